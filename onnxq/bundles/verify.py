@@ -109,14 +109,15 @@ def verify(
     notes += _differences(there, machine, found.kernels)
     quality = compare_outputs(there.outputs, kept.wanted, found.outputs)
     notes += blank_notes(quality, "where it was exported, the model")
-    appeared = sorted({*quality.blank} & compare_outputs(there.outputs, found.outputs, kept.wanted).outputs)
-    notes += [f"finite numbers come out at '{name}' here: there were none to compare them with" for name in appeared]
-    if appeared or (quality.blank and not quality.outputs):
-        return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
-    agrees = MAX_DB if quality.agreement is None else quality.agreement  # without any: all are empty
+    other = sorted(quality.appearing.intersection(quality.blank))
+    notes += [f"something else comes out at '{name}' here: there was no number to compare it with" for name in other]
     to_float = compare_outputs(there.outputs, kept.floats, found.outputs) if has_floats else None
     error = None if to_float is None or not to_float.outputs else to_float.sqnr
-    _require_agreement(folder, there, quality, error)
+    if quality.outputs:
+        _require_agreement(folder, there, quality, error)
+    if quality.appearing or (quality.blank and not quality.outputs):
+        return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
+    agrees = MAX_DB if quality.agreement is None else quality.agreement  # without any: all are empty
     return Verified(
         manifest, nbytes, machine, agrees, error, found.milliseconds, found.kernels, tuple(dict.fromkeys(notes))
     )

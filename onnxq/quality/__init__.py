@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.quality.brought_down import brought_down
 from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text, scores_beside
 
 #: What is reported for outputs that are equal, and the most that is reported at all.
 MAX_DB = 120.0
+#: The most that is reported for outputs that are not equal in places where no error can be told.
+UNTOLD_DB = 119.9
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
 REPEATABLE_DB = 60.0
-#: Larger numbers are taken for infinity, as sums of their squares are.
-HUGE = 1e140
 #: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
 #: nobody could see in an output's usual range are no errors.
 FAINT = 0.05
@@ -86,6 +87,7 @@ class Quality:
         classes: outputs of which decisions are compared too.
         decisions: what was seen of decisions, by label and output.
         numberless: outputs of floating-point numbers none of which was finite in the float model, on some sample.
+        appearing: outputs with something else in places where the float model gave no finite number.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -93,6 +95,7 @@ class Quality:
     classes: Mapping[str, Classes] = field(default_factory=dict)
     decisions: dict[str, dict[str, Decisions]] = field(default_factory=dict)
     numberless: set[str] = field(default_factory=set)
+    appearing: set[str] = field(default_factory=set)
 
     def add(self, names: Sequence[str], wanted: Sequence[NDArray], got: Sequence[NDArray], label: str = "") -> None:
         """Take in one sample's outputs."""
@@ -101,6 +104,7 @@ class Quality:
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
                 self.numberless |= {name} if _is_numberless(arrays_of(x)) else set()
+                self.appearing |= {name} if _is_appearing(arrays_of(x), arrays_of(y)) else set()
                 if name in self.classes and are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
@@ -118,6 +122,7 @@ class Quality:
             for name, each in decisions.items():
                 found.setdefault(name, Decisions()).merge(each)
         self.numberless |= other.numberless
+        self.appearing |= other.appearing
 
     @property
     def outputs(self) -> set[str]:
@@ -228,7 +233,8 @@ class Quality:
             name: sum(p.signal for n, p in powers if n == name) / max(1, sum(p.count for n, p in powers if n == name))
             for name in self._names()
         }
-        return min((_decibel(p, max(p.signal, FAINT * usual[name] * p.count)) for name, p in powers), default=MAX_DB)
+        found = (self._decibel(name, p, max(p.signal, FAINT * usual[name] * p.count)) for name, p in powers)
+        return min(found, default=MAX_DB)
 
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
@@ -239,7 +245,7 @@ class Quality:
                 if power.mismatch or not math.isfinite(power.noise):
                     total += 1e6
                 elif power.noise:
-                    total += power.noise / variation if variation else 1.0
+                    total += min(1e6, power.noise / variation) if variation else 1.0
         return total
 
     def _names(self) -> list[str]:
@@ -251,11 +257,15 @@ class Quality:
         """dB by label and output. A signal counts as at least a share of the usual one."""
         return {
             label: {
-                name: _decibel(power, max(signal_of(power), FAINT * usual[name] * power.count))
+                name: self._decibel(name, power, max(signal_of(power), FAINT * usual[name] * power.count))
                 for name, power in outputs.items()
             }
             for label, outputs in self._powers_by_label.items()
         }
+
+    def _decibel(self, name: str, power: Power, signal: float) -> float:
+        most = UNTOLD_DB if name in self.appearing else MAX_DB
+        return -MAX_DB if power.mismatch else min(most, decibel(signal, power.noise))
 
     def _usual_signal(self) -> dict[str, float]:
         """Mean square of a number of each output: the median of the labels."""
@@ -299,26 +309,35 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         if x.dtype.kind not in "fV" or not x.size:
             continue
         a, b = x.astype(np.float64), y.astype(np.float64)
-        known = are_numbers(a)
-        a, b = a[known], b[known]
+        known = np.isfinite(a)
+        a, b, _ = brought_down(a[known], b[known])
         if not a.size:
             continue
         power = outputs.setdefault(part, Power())
         power.signal += float(np.sum(a * a))
         power.total += float(np.sum(a))
         power.count += a.size
-        power.noise += float(np.sum((a - b) ** 2)) if are_numbers(b).all() else math.inf
+        power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
 
 
 def _is_numberless(arrays: Sequence[NDArray]) -> bool:
     """Whether there are floating-point numbers, and none of them can be compared."""
     floats = [x for x in arrays if x.dtype.kind in "fV" and x.size]
-    return bool(floats) and not any(are_numbers(x).any() for x in floats)
+    return bool(floats) and not any(_are_finite(x).any() for x in floats)
 
 
-def are_numbers(x: NDArray) -> NDArray[np.bool_]:
-    """The places of a floating-point array whose numbers can be compared: finite, and not beyond `HUGE`."""
-    return np.abs(x.astype(np.float64, copy=False)) < HUGE
+def _is_appearing(wanted: Sequence[NDArray], got: Sequence[NDArray]) -> bool:
+    """Whether, in places where there are no finite numbers in the first ones, there is something else in the others."""
+    for x, y in zip(wanted, got, strict=False):
+        if x.dtype.kind in "fV" and x.shape == y.shape and not is_text(y) and not (known := _are_finite(x)).all():
+            a, b = (each[~known].astype(np.float64) for each in (x, y))
+            if not np.array_equal(a, b, equal_nan=True):
+                return True
+    return False
+
+
+def _are_finite(x: NDArray) -> NDArray[np.bool_]:
+    return np.isfinite(x.astype(np.float64, copy=False))
 
 
 def _decided(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:
@@ -341,11 +360,8 @@ def unrepeatable(names: Sequence[str], once: Sequence[NDArray], again: Sequence[
     """Outputs on which two runs of one model on the same inputs disagree: they are random, and prove nothing."""
     quality = compare_outputs(names, [once], [again])
     flipped = {name for found in quality.decisions.values() for name, each in found.items() if each.flips}
-    return frozenset(flipped | {name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB})
-
-
-def _decibel(power: Power, signal: float) -> float:
-    return -MAX_DB if power.mismatch else decibel(signal, power.noise)
+    apart = {name for name, decibel in quality.by_output().items() if decibel < REPEATABLE_DB}
+    return frozenset(flipped | quality.appearing | apart)
 
 
 def _median(numbers: Sequence[float]) -> float:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from onnxq.quality import HUGE, Quality
+from collections.abc import Sequence
+
+from onnxq.quality import Quality
 
 
 def blank_notes(quality: Quality, who: str = "the float model") -> list[str]:
     """What a user should know of outputs at which `who` gives no finite number, on all samples or on some."""
-    why = f"samples or weights hold NaN or infinity, or a layer makes them, or numbers beyond {HUGE:g}"
+    why = "samples or weights hold NaN or infinity, or a layer makes them"
     notes = []
     for names, on, left_out in (
         (quality.blank, "these inputs", "not compared"),
         (quality.partly_blank, "some of these inputs", "those are left out of the comparison"),
     ):
         if names:
-            shown = ", ".join(f"'{name}'" for name in names)
-            notes.append(f"{who} gives no finite number at {shown} on {on}: {left_out}; {why}")
+            notes.append(f"{who} gives no finite number at {_shown(names)} on {on}: {left_out}; {why}")
+    if others := sorted(quality.appearing - {*quality.blank}):
+        notes.append(
+            f"{who} gives NaN or infinity in places of {_shown(others)} where something else comes out now: those are "
+            f"left out of the comparison; {why}"
+        )
     return notes
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -143,7 +143,8 @@ def scores_beside(x: NDArray) -> tuple[int, NDArray[np.bool_]] | None:
         scores = (low >= 0) & (high <= 1) & (high > 0)
         if not scores.any() or scores.all() or np.ptp(np.flatnonzero(scores)) >= scores.sum():
             continue
-        power = np.mean(np.square(x, dtype=np.float64), axis=others)
+        with np.errstate(over="ignore"):
+            power = np.mean(np.square(x, dtype=np.float64), axis=others)
         is_hidden = power[~scores].mean() >= LOUDER * power[scores].mean()
         if is_hidden and scores_rare_events(np.moveaxis(np.compress(scores, x, axis), axis, -1)):
             return axis, scores

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import Classes, scores_beside
 
 
@@ -94,9 +97,15 @@ def test_one_broken_sample_breaks_the_output() -> None:
     assert compare_outputs(["y"], [[x], [x]], [[x[:2]], [x]]).sqnr == -MAX_DB
 
 
-def test_what_float_itself_does_not_know_is_not_compared() -> None:
-    quality = of([np.nan, np.inf, 1.0], [5.0, 5.0, 1.0])
-    assert quality.sqnr == MAX_DB
+def test_what_float_itself_does_not_know_is_not_compared_but_never_equal_to_something_else() -> None:
+    wanted = [np.nan, np.inf, 1.0]
+    same = of(wanted, wanted)
+    assert same.sqnr == MAX_DB and not same.appearing and not blank_notes(same)
+    for got in ([5.0, np.inf, 1.0], [np.nan, 5.0, 1.0], [np.inf, np.inf, 1.0], [np.nan, -np.inf, 1.0]):
+        quality = of(wanted, got)
+        assert 100 < quality.sqnr < MAX_DB and quality.worst_alike() < MAX_DB and quality.agreement == quality.sqnr
+        assert "NaN or infinity in places of 'y' where something else comes out" in blank_notes(quality)[0]
+        assert unrepeatable(["y"], [np.array(wanted)], [np.array(got)]) == {"y"}
     assert of([np.nan], [1.0]).outputs == set()
 
 
@@ -170,14 +179,22 @@ def test_samples_one_by_one_are_as_all_together() -> None:
     assert merged == together and merged.blank == ["lost"] and merged.by_label()["c"] == -MAX_DB
 
 
-def test_numbers_whose_squares_are_infinite_are_not_compared() -> None:
+def test_numbers_whose_squares_are_infinite_are_compared() -> None:
     """Their sums would be as large as those of the noise, or infinitely larger."""
     x = np.array([[1.0, 2.0]])
-    for large in (2e153, 2.5e153, 1e200):
+    for large in (1e120, 2e153, 2.5e153, 1e200, 8e307):
         found = compare_outputs(["y"], [[x * large]], [[x[:, ::-1] * large]])
-        assert found.blank == ["y"] and not found.outputs
-    assert compare_outputs(["y"], [[x]], [[x * 1e200]]).sqnr == -MAX_DB
-    assert compare_outputs(["y"], [[x * 1e120]], [[x[:, ::-1] * 1e120]]).sqnr == pytest.approx(10 * np.log10(2.5))
+        assert found.sqnr == pytest.approx(10 * np.log10(2.5)) and not found.blank
+        assert compare_outputs(["y"], [[x * large]], [[-x * large]]).sqnr == pytest.approx(-10 * np.log10(4))
+        assert compare_outputs(["y"], [[x]], [[x * large]]).sqnr == -MAX_DB
+        assert compare_outputs(["y"], [[x * large]], [[x * large]]).sqnr == MAX_DB
+        assert np.isfinite(compare_outputs(["y"], [[x]], [[x * large]]).noise_ratio())
+    beside = np.array([1.0, 1.0, 1.0, 1e150])
+    found = of(beside, beside * [1, 1, 1, -7], np.float64)
+    assert found.sqnr == pytest.approx(-20 * np.log10(8)) and found.contrast < 0
+    many = np.outer(np.ones(64), beside)
+    with warnings.catch_warnings(action="error"):
+        assert of(many, many * 1.5, np.float64).sqnr == pytest.approx(20 * np.log10(2))
 
 
 def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:

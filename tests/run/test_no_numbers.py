@@ -105,7 +105,7 @@ def test_a_bundle_without_numbers_is_not_called_right(weights: dict, folder: Pat
     _replace_model(folder / "b", tiny.model(TEXT, CONSTANTS | weights).SerializeToString())
     said = run("verify", "b", code=3)
     assert "where it was exported, the model gives no finite number at 'y'" in said and "identical" not in said
-    assert ("finite numbers come out at 'y' here" in said) is not bool(weights)
+    assert ("something else comes out at 'y' here" in said) is not bool(weights)
 
 
 def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder: Path) -> None:
@@ -118,7 +118,27 @@ def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder:
     said = run("verify", "b")
     assert "identical" in said and "gives no finite number at 'y'" in said
     _replace_model(folder / "b", (folder / "well.onnx").read_bytes())
-    assert "finite numbers come out at 'y' here" in run("verify", "b", code=3)
+    assert "something else comes out at 'y' here" in run("verify", "b", code=3)
+
+
+def test_numbers_in_single_places_where_there_were_none_are_told(folder: Path) -> None:
+    text = "g (float[1, 16] x) => (float[1, 16] y) { y = Identity(x) }"
+    mended = "g (float[1, 16] x) => (float[1, 16] y) { n = IsNaN(x)  y = Where(n, seven, x) }"
+    tiny.save(tiny.model(text), folder, "a.onnx")
+    tiny.save(tiny.model(mended, {"seven": np.float32(7)}), folder, "b.onnx")
+    x = tiny.normal(4, 1, 16)
+    x[:, :, 3] = np.nan
+    np.savez("places.npz", x=x)
+    said = "in places of 'y' where something else comes out now"
+    found = run("check", "a.onnx", "b.onnx", "--data", "places.npz")
+    assert said in found and "identical" not in found
+    assert said not in run("check", "a.onnx", "a.onnx", "--data", "places.npz")
+    assert said in run("export", "b.onnx", "-o", "b", "--reference", "a.onnx", "--data", "places.npz")
+    run("export", "a.onnx", "-o", "c", "--data", "places.npz")
+    assert "identical" in run("verify", "c")
+    _replace_model(folder / "c", (folder / "b.onnx").read_bytes())
+    found = run("verify", "c", code=3)
+    assert said in found and "identical" not in found
 
 
 def _replace_model(bundle: Path, raw: bytes) -> None:
