@@ -32,6 +32,19 @@ def open_session(manifest: dict[str, Any]) -> Any:
     return onnxruntime.InferenceSession(str(HERE / manifest["model"]), options, providers=["CPUExecutionProvider"])
 
 
+def sums(wanted: Any, found: Any) -> tuple[int, int, float, float]:
+    """How many numbers are compared, in how many places there was none and is something else now, and the sums of the
+    squares of the numbers and of the errors: over a power of two where they would be infinite."""
+    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    known, same = np.isfinite(a), (a == b) | (np.isnan(a) & np.isnan(b))
+    others, a, b = int(np.count_nonzero(~known & ~same)), a[known], b[known]
+    sizes = np.abs(np.concatenate([a, b]))
+    by = 2.0 ** max(0, np.frexp(sizes.max(where=np.isfinite(sizes), initial=0.0))[1] - 465)
+    a, b = a / by, b / by
+    noise = float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else float("inf")
+    return a.size, others, float(np.sum(a**2)), noise
+
+
 def main() -> int:
     manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
     session, measured = open_session(manifest), manifest["measured"]
@@ -41,7 +54,7 @@ def main() -> int:
         print("no samples are stored")
         return 0
     signal = noise = 0.0
-    numbers = said = flips = 0
+    numbers = others = said = flips = 0
     names, seconds = measured["outputs"], float("inf")
     with np.load(HERE / "samples.npz") as stored:
         for i in range(measured["samples"]):
@@ -59,12 +72,13 @@ def main() -> int:
                 if wanted.dtype.kind in "iub":  # labels, places: right or wrong, however far away
                     said, flips = said + wanted.size, flips + int(np.count_nonzero(wanted != x))
                     continue
-                known = np.isfinite(wanted := wanted.astype(np.float64))
-                numbers += int(np.count_nonzero(known))
-                signal += float(np.sum(wanted[known] ** 2))
-                noise += float(np.sum((wanted - x)[known] ** 2)) if np.isfinite(x[known]).all() else float("inf")
-    decibel = "identical" if noise == 0 else f"{10 * np.log10(max(signal, 1e-300) / min(noise, 1e300)):.1f} dB"
+                more = sums(wanted, x)
+                numbers, others, signal, noise = numbers + more[0], others + more[1], signal + more[2], noise + more[3]
+    decibel = f"{10 * (np.log10(max(signal, 1e-300)) - np.log10(min(max(noise, 1e-300), 1e300))):.1f} dB"
+    if noise == 0:
+        decibel = "in all finite numbers" if others else "identical"
     words = [decibel] * (numbers > 0) + [f"{said - flips} of {said} decisions"] * (said > 0)
+    words += [f"something else in {others} places that held NaN or infinity"] * (others > 0)
     agrees = ", ".join(words) or "in nothing, as no stored output holds a finite number,"
     print(f"agrees  {agrees} with {measured['machine']['cpu']}")
     print(f"time    {1e3 * seconds:.3f} ms; there {measured['milliseconds']:.3f} ms")

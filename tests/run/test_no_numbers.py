@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,10 +137,31 @@ def test_numbers_in_single_places_where_there_were_none_are_told(folder: Path) -
     assert said not in run("check", "a.onnx", "a.onnx", "--data", "places.npz")
     assert said in run("export", "b.onnx", "-o", "b", "--reference", "a.onnx", "--data", "places.npz")
     run("export", "a.onnx", "-o", "c", "--data", "places.npz")
-    assert "identical" in run("verify", "c")
+    assert "identical" in run("verify", "c") and "identical" in _program(folder / "c")
     _replace_model(folder / "c", (folder / "b.onnx").read_bytes())
     found = run("verify", "c", code=3)
     assert said in found and "identical" not in found
+    assert "agrees  in all finite numbers, something else in 4 places that held NaN or infinity" in _program(folder / "c")
+
+
+@pytest.mark.parametrize("large", [1.0, 1e153, 1e200, 1e308])
+def test_other_numbers_are_told_however_large(large: float, folder: Path) -> None:
+    tiny.save(tiny.model("g (double[1, 16] x) => (double[1, 16] y) { y = Identity(x) }"), folder, "a.onnx")
+    np.savez("large.npz", x=np.full((2, 1, 16), large))
+    run("export", "a.onnx", "-o", "b", "--data", "large.npz")
+    assert "agrees  identical with" in _program(folder / "b")
+    arrays = dict(np.load("b/samples.npz"))
+    np.savez("b/samples.npz", **{name: x * (0.5 if name.startswith("out") else 1) for name, x in arrays.items()})
+    assert "agrees  0.0 dB with" in _program(folder / "b")
+    sign_again(folder / "b", "samples.npz")
+    assert "computes something else here" in run("verify", "b", code=1)
+
+
+def _program(bundle: Path) -> str:
+    """What the bundle's own program prints, and nothing besides."""
+    done = subprocess.run([sys.executable, bundle / "run.py"], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return done.stdout
 
 
 def _replace_model(bundle: Path, raw: bytes) -> None:
