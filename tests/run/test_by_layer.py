@@ -51,6 +51,22 @@ def test_a_model_is_the_same_as_itself(tmp_path: Path, data: Sampling) -> None:
     assert found.first_apart is None and not found.adding and not found.unpaired_a and found.proves
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("large", [1.0, 1e150, 1e200])
+def test_numbers_whose_squares_are_infinite_are_compared(large: float, tmp_path: Path) -> None:
+    """Scaled channels too; what a layer is given is not rounded to float32, which does not hold it."""
+    text = "g (double[100, 4] x) => (double[100, 4] y) { h = Mul(x, s)  r = Relu(h)  y = Mul(r, t) }"
+    np.savez(tmp_path / "data.npz", x=normal(8, 100, 4).astype(np.float64) * large)
+    data, ones = Sampling(str(tmp_path / "data.npz")), np.ones(4)
+    plain, scale = model(text, {"s": ones, "t": ones}), np.array([1.0, 8, 1, 2])
+    found = compared(tmp_path, plain, model(text, {"s": scale, "t": 1 / scale}), data)
+    assert [(x.sqnr, x.local_sqnr, x.is_scaled) for x in found.layers] == [(120, 120, n < 2) for n in range(3)]
+    found = compared(tmp_path, plain, model(text, {"s": ones, "t": -ones}), data)
+    last = found.layers[-1]
+    assert last.sqnr == last.local_sqnr == pytest.approx(-20 * np.log10(2)) and last.cosine == pytest.approx(-1)
+    assert large < last.max_error < 20 * large
+
+
 def test_the_layer_with_the_fault_is_found_and_the_others_pass_it_on(tmp_path: Path, data: Sampling) -> None:
     wrong = WEIGHTS["w1"].copy()
     wrong[:, 3] *= 0.5

@@ -203,7 +203,7 @@ class _Comparison:
     def _run(self, group: Sequence[_Row], progress: Progress) -> str:
         """All samples through both models and the cut one; what went wrong with that, in a sentence."""
         piece, names = self._forced.piece([row.in_b for row in group])
-        taken = {value.name or "" for value in piece.graph.inputs}
+        taken = {value.name or "": value.dtype for value in piece.graph.inputs}
         given = {name: row for name, row in self._given.items() if name in taken}
         theirs = _Watched(self._b, [row.in_b for row in group], self._threads)
         ours = _Watched(self._a, [row.in_a for row in (*group, *given.values())], self._threads)
@@ -218,7 +218,7 @@ class _Comparison:
                 _compare(row, x.get(row.in_a), y.get(row.in_b), row.whole.add)
             if alone is not None:
                 try:
-                    more = {name: _as_in_b(row, x.get(row.in_a)) for name, row in given.items()}
+                    more = {name: _as_in_b(row, x.get(row.in_a), taken[name]) for name, row in given.items()}
                     outputs = list(dict.fromkeys(name for name in names if name is not None))
                     fed = {name: array for name, array in (feed | more).items() if name in taken}
                     found = dict(zip(outputs, alone.run(fed, outputs), strict=True))
@@ -275,11 +275,13 @@ class _Watched:
         return {name: by_output[out] for name, out in self._names.items()}
 
 
-def _as_in_b(row: _Row, x: NDArray | None) -> NDArray:
+def _as_in_b(row: _Row, x: NDArray | None, dtype: ir.DataType | None) -> NDArray:
     """What the cut model is given in the place of a value of B: that of A, as it lies in B; nothing, if A has none."""
+    kind = np.float64 if dtype == ir.DataType.DOUBLE else np.float32
     if x is None:
-        return np.zeros(0, np.float32)
-    x = x.astype(np.float32) if row.scale is None else row.scale.put_on(x)
+        return np.zeros(0, kind)
+    with np.errstate(over="ignore"):  # B has float32 there, and would have infinity too
+        x = (x if row.scale is None else row.scale.put_on(x)).astype(kind)
     return turned_back(x, row.axes or ())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.quality import MAX_DB
+from onnxq.quality.brought_down import brought_down
 from onnxq.summaries.pair_sums import PairSums
 
 #: Arrays whose cosine is at least so much are the same, as far as their order goes.
@@ -38,10 +39,13 @@ class Difference(PairSums):
                 self.broken = True
                 return
             x, y = x[known], y[known]
+        x, y, by = brought_down(x, y)
+        largest, self.largest = self.largest, 0.0
         try:
             super().add(x, y)
         except ValueError:
             self.broken = True
+        self.largest = max(largest, float(np.ldexp(self.largest, by)))
 
     @property
     def sqnr(self) -> float:

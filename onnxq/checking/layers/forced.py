@@ -18,9 +18,9 @@ from onnxq.passes.observe.expose_values import ExposeValues
 class Forced:
     """Model B cut between its layers.
 
-    Of each pair, who reads B's value reads an input instead, in float32, that is called as `inputs` says. What rounds
-    the value to codes and back stays with the layer that makes it; only operators on codes, which have to be given
-    codes, round what they are given.
+    Of each pair, who reads B's value reads an input instead, in float64 where the value is, else in float32, that is
+    called as `inputs` says. What rounds the value to codes and back stays with the layer that makes it; only operators
+    on codes, which have to be given codes, round what they are given.
 
     Attributes:
         inputs: by the name of B's value, the input that takes its place; of pairs that a piece does not need too.
@@ -37,7 +37,8 @@ class Forced:
             self._cut(root, [self._values[name] for name in names])
 
     def _cut(self, root: str, forms: list[ir.Value]) -> None:
-        given = ir.Value(name=self._names.fresh(f"{root}_given"), type=ir.TensorType(ir.DataType.FLOAT))
+        kind = ir.DataType.DOUBLE if self._types[root].dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+        given = ir.Value(name=self._names.fresh(f"{root}_given"), type=ir.TensorType(kind))
         uses = [(form, use) for form in forms for use in form.uses()]
         outside = [(form, use) for form, use in uses if not (is_conversion(use.node) and use.idx == 0)]
         if not outside:
@@ -50,14 +51,14 @@ class Forced:
     def _as(self, given: ir.Value, form: ir.Value, reader: ir.Node) -> ir.Value:
         """The input in the type of `form`."""
         by = quantizer(form)
-        if by is not None:
-            name = self._names.fresh(f"{given.name}_codes")
-            return graph.add_node(reader, "QuantizeLinear", [given, *by.inputs[1:]], name, name)
-        dtype = self._types[form.name or ""].dtype or form.dtype
-        if dtype in (None, ir.DataType.FLOAT) or dtype not in graph.FLOATS:
+        dtype = ir.DataType.FLOAT if by is not None else self._types[form.name or ""].dtype or form.dtype
+        if dtype not in (None, given.dtype) and dtype in graph.FLOATS:
+            name = self._names.fresh(f"{given.name}_cast")
+            given = graph.add_node(reader, "Cast", [given], name, name, {"to": int(dtype)})
+        if by is None:
             return given
-        name = self._names.fresh(f"{given.name}_cast")
-        return graph.add_node(reader, "Cast", [given], name, name, {"to": int(dtype)})
+        name = self._names.fresh(f"{given.name}_codes")
+        return graph.add_node(reader, "QuantizeLinear", [given, *by.inputs[1:]], name, name)
 
     def piece(self, wanted: Sequence[str]) -> tuple[ir.Model, list[str | None]]:
         """The layers that make the values called `wanted`, and nothing else; under which names they come out."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.checking.layers.side import Side
 from onnxq.quality import decibel
+from onnxq.quality.brought_down import brought_down
 
 #: Numbers of a channel from which its scale is told: of fewer it would take in what rounding did to them.
 LEAST = 32
@@ -33,10 +34,10 @@ class Scale:
     by: NDArray[np.float64]
 
     def put_on(self, x: NDArray) -> NDArray:
-        return (x * self._along(x)).astype(np.float32)
+        return (x * self._along(x)).astype(_kind(x))
 
     def taken_off(self, x: NDArray) -> NDArray:
-        return (x / self._along(x)).astype(np.float32)
+        return (x / self._along(x)).astype(_kind(x))
 
     def _along(self, x: NDArray) -> NDArray[np.float64]:
         return np.expand_dims(self.by, [i for i in range(x.ndim) if i != self.axis])
@@ -57,6 +58,7 @@ class ScaleSums:
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Of arrays of one shape; the axes of channels are the second, of images, and the last."""
         self.count += wanted.size
+        wanted, got, _ = brought_down(wanted, got)
         for axis in {1, wanted.ndim - 1} if wanted.ndim > 1 else ():
             shape = wanted.shape
             parts = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
@@ -80,6 +82,10 @@ class ScaleSums:
         found = [_scale(axis, sums, self.count) for axis, sums in self.by_axis.items() if sums is not None]
         best = max(filter(None, found), key=self.sqnr, default=None)
         return best if best is not None and self.sqnr(best) >= self.sqnr(None) + GAIN else None
+
+
+def _kind(x: NDArray) -> type[np.floating]:
+    return np.float64 if x.dtype == np.float64 else np.float32
 
 
 def _noise(sums: NDArray[np.float64], by: NDArray[np.float64]) -> float:
