@@ -16,7 +16,7 @@ from onnxq.checking.layers.floor import require_floors, require_output_floor
 from onnxq.checking.layers.result import ByLayer
 from onnxq.checking.models import Check
 from onnxq.checking.rules import check_rules
-from onnxq.cli import _folders, _tables
+from onnxq.cli import _folders, _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._layers import layers_table
@@ -117,6 +117,7 @@ def _folders_too(a: Path, b: Path, options: dict[str, Any], guard: Guard) -> Non
         _folders.require_floors_of_parts(found, options["fail_below"])
     if any(isinstance(part.found, Check) and not part.found.is_known for part in found.parts):
         sys.exit(Exit.UNCHECKED)
+    _written.end_unverified(*(part.found.unverified() for part in found.parts if isinstance(part.found, ByLayer)))
 
 
 def _report(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], guard: Guard, found: Check | ByLayer) -> Any:
@@ -140,8 +141,7 @@ def _by_layer(a: Path, b: Path, sampling: Sampling, options: dict[str, Any], gua
         console().print(layers_table(found, is_whole=options["is_whole"]))
     if options["fail_below"]:
         require_floors(found, options["fail_below"])
-    if not found.layers:
-        sys.exit(Exit.UNCHECKED)
+    _written.end_unverified(found.unverified())
 
 
 def _hold_against_rules(model: Path, target: str, *, as_json: bool) -> None:

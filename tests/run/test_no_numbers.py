@@ -198,7 +198,22 @@ def test_what_nobody_could_run_or_compare_is_told_by_the_exit_status(folder: Pat
     tiny.save(tiny.model(text, {"w": tiny.normal(7919, 8)}), folder, "picky.onnx")
     assert "nothing that 'onnxq verify' could compare" in run("export", "picky.onnx", "-o", "b", code=3)
     run("export", "picky.onnx", "-o", "c", "--no-check")
-    assert "0 layers compared" in run("check", "picky.onnx", "picky.onnx", "--by-layer", code=3)
+    said = run("check", "picky.onnx", "picky.onnx", "--by-layer", code=3)
+    assert "0 layers compared" in said
+    assert "no layer of 'picky.onnx' was compared with one of 'picky.onnx': no sample could be made up" in said
+
+
+def test_why_no_layer_was_compared_is_told(folder: Path) -> None:
+    (folder / "whole").mkdir()
+    tiny.save(tiny.model("g (float[1, 4] x) => (int64[1, 4] y) { y = Cast<to = 7>(x) }"), folder / "whole", "i.onnx")
+    words, why = ("whole/i.onnx", "whole/i.onnx", "--by-layer"), "no layer that is in both models gives floating"
+    assert f"warning: no layer of 'whole/i.onnx' was compared with one of 'whole/i.onnx': {why}" in run(
+        "check", *words, code=3
+    )
+    result = CliRunner().invoke(main, ["check", *words, "--json"])
+    assert result.exit_code == 3 and json.loads(result.stdout)["notes"][-1].startswith(why)
+    assert why in run("check", "whole", "whole", "--by-layer", code=3)
+    assert "identical" in run("check", "whole/i.onnx", "whole/i.onnx")
 
 
 def test_a_manifest_whose_error_is_no_number_is_damaged(folder: Path) -> None:

@@ -40,6 +40,10 @@ NOT_TENSORS = (ir.OptionalType, ir.SequenceType, ir.SparseTensorType)
 #: Values paired by the order of execution alone are the same if they look like it.
 _GUESSED = 0.5
 NO_VALUES = "no sample could be made up: give --data"
+NO_NUMBERS = (
+    "no layer that is in both models gives floating-point numbers on these inputs; "
+    "without --by-layer, 'onnxq check' compares outputs of integers, truth values and texts too"
+)
 
 
 @dataclass
@@ -91,7 +95,7 @@ def by_layer(
     layers: list[LayerError] = []
     if trials.samples:
         layers, lost = _Comparison(one, other, trials.feeds, threads).compare(rows, memory, progress)
-        notes += lost
+        notes += lost if layers else [*lost, NO_NUMBERS]
     return ByLayer(
         str(a),
         str(b),

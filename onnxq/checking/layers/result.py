@@ -83,6 +83,12 @@ class ByLayer(msgspec.Struct, frozen=True):
     unpaired_b: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def unverified(self) -> str:
+        """Why nobody knows whether the models differ, in a sentence; "" where layers were compared."""
+        if self.layers:
+            return ""
+        return f"no layer of '{self.a}' was compared with one of '{self.b}': {self.notes[-1]}"
+
     @property
     def first_apart(self) -> LayerError | None:
         """The first layer at which the models differ by more than the order in which threads add up would explain."""
