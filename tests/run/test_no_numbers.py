@@ -124,8 +124,8 @@ def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder:
 
 
 def test_numbers_in_single_places_where_there_were_none_are_told(folder: Path) -> None:
-    text = "g (float[1, 16] x) => (float[1, 16] y) { y = Identity(x) }"
-    mended = "g (float[1, 16] x) => (float[1, 16] y) { n = IsNaN(x)  y = Where(n, seven, x) }"
+    text = "g (float[1, 16] x) => (float[1, 16] y) { y = Relu(x) }"
+    mended = "g (float[1, 16] x) => (float[1, 16] y) { r = Relu(x)  n = IsNaN(x)  y = Where(n, seven, r) }"
     tiny.save(tiny.model(text), folder, "a.onnx")
     tiny.save(tiny.model(mended, {"seven": np.float32(7)}), folder, "b.onnx")
     x = tiny.normal(4, 1, 16)
@@ -135,6 +135,9 @@ def test_numbers_in_single_places_where_there_were_none_are_told(folder: Path) -
     found = run("check", "a.onnx", "b.onnx", "--data", "places.npz")
     assert said in found and "identical" not in found
     assert said not in run("check", "a.onnx", "a.onnx", "--data", "places.npz")
+    for b, is_other in (("b.onnx", True), ("a.onnx", False)):
+        found = run("check", "a.onnx", b, "--data", "places.npz", "--by-layer")
+        assert ("'y': where A has NaN or infinity, B has something else in places" in found) is is_other
     assert said in run("export", "b.onnx", "-o", "b", "--reference", "a.onnx", "--data", "places.npz")
     run("export", "a.onnx", "-o", "c", "--data", "places.npz")
     assert "identical" in run("verify", "c") and "identical" in _program(folder / "c")

@@ -173,6 +173,8 @@ class _Comparison:
             if problem:
                 problems.append(problem)
             found += [self._error(row) for row in group if row.whole.count or row.whole.broken]
+        if untold := [row.pair.a.name or "" for row in rows if row.whole.untold]:
+            problems.append(_untold(untold))
         return found, list(dict.fromkeys(problems))
 
     def _look(self, group: Sequence[_Row]) -> None:
@@ -291,6 +293,12 @@ def _as_in_b(row: _Row, x: NDArray | None, dtype: ir.DataType | None) -> NDArray
 
 def _without(group: Sequence[_Row], error: BadModel) -> str:
     return f"what {len(group)} layers add themselves is not known, as they do not run alone: {error}"
+
+
+def _untold(names: Sequence[str]) -> str:
+    shown, more = ", ".join(f"'{name}'" for name in names[:3]), len(names) - 3
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{shown}{rest}: where A has NaN or infinity, B has something else in places, which are left out"
 
 
 def _is_float(x: object) -> bool:

@@ -26,18 +26,22 @@ class Difference(PairSums):
     Attributes:
         broken: the other one had numbers that are not finite where the first one's were; or the first one's were not
             anywhere, and the other one's are others.
+        untold: in places where the first one's were not, the other one had something else.
     """
 
     broken: bool = False
+    untold: bool = False
 
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Of two arrays of one size, in the same order."""
         x, y = wanted.reshape(-1), got.reshape(-1)
         known = np.isfinite(x)
         if not known.all():
-            if not known.any() and not np.array_equal(x, y, equal_nan=True):  # else anything would be the same as it
+            is_other = not np.array_equal(x[~known].astype(float), y[~known].astype(float), equal_nan=True)
+            if not known.any() and is_other:  # else anything would be the same as it
                 self.broken = True
                 return
+            self.untold |= is_other
             x, y = x[known], y[known]
         x, y, by = brought_down(x, y)
         largest, self.largest = self.largest, 0.0
