@@ -18,9 +18,11 @@ from onnxq.files import limits, schemas, staging
 from onnxq.plan import Plan
 from onnxq.planning import int8_regions
 from onnxq.progress import QUIET, Progress
-from onnxq.quality import HUGE, MAX_DB, Quality
+from onnxq.quality import MAX_DB, Quality
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 
+#: No figure is worse: sums and differences of such are finite.
+WORST = 1e140
 #: Seconds between two writings of what was measured.
 SECONDS = 20.0
 
@@ -37,7 +39,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         harm: mean KL divergence of outputs that are scores of classes, where there are any; else noise over variation,
-            summed over the outputs; `HUGE` at most.
+            summed over the outputs; `WORST` at most.
         sqnr: dB.
         kld, flips: as of `Quality`; None where nothing is decided.
     """
@@ -59,17 +61,17 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise CheckFailed(f"one plan cannot be told from another on these inputs: {why}")
         if math.isnan(quality.kld):
             flips = None if math.isnan(quality.flips) else quality.flips
-            return Figures(min(quality.noise_ratio(), HUGE), quality.sqnr, None, flips)
+            return Figures(min(quality.noise_ratio(), WORST), quality.sqnr, None, flips)
         # Outputs that are broken are no distributions of which a divergence would tell.
         broken = 1e6 if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
-        kld = min(quality.kld, HUGE)
-        return Figures(min(kld + broken, HUGE), quality.sqnr, kld, quality.flips)
+        kld = min(quality.kld, WORST)
+        return Figures(min(kld + broken, WORST), quality.sqnr, kld, quality.flips)
 
     @property
     def are_believable(self) -> bool:
         """Whether `of` gives such numbers, of which sums and differences are finite."""
-        is_divergence, is_share = 0 <= (self.kld or 0.0) <= HUGE, 0 <= (self.flips or 0.0) <= 1
-        return 0 <= self.harm <= HUGE and abs(self.sqnr) <= MAX_DB and is_divergence and is_share
+        is_divergence, is_share = 0 <= (self.kld or 0.0) <= WORST, 0 <= (self.flips or 0.0) <= 1
+        return 0 <= self.harm <= WORST and abs(self.sqnr) <= MAX_DB and is_divergence and is_share
 
 
 #: Figures of plans, in their order, as they come.

@@ -23,7 +23,7 @@ from onnxq.drafts.budgeted import BudgetDrafts
 from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
 from onnxq.job import open_job
 from onnxq.progress import QUIET
-from onnxq.quality import HUGE, Power, Quality
+from onnxq.quality import Power, Quality
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
 from onnxq.searching.knapsack import Bound
@@ -332,7 +332,7 @@ def test_a_file_with_figures_that_cannot_be_is_not_used(folder: Path, tmp_path: 
 
 def test_figures_of_whatever_is_compared_can_be_read_again() -> None:
     quality = Quality(labels={"": {"y": Power(signal=1e-300, count=1, noise=1e280)}})
-    assert meter.Figures.of(quality).harm == HUGE and meter.Figures.of(quality).are_believable
+    assert meter.Figures.of(quality).harm == meter.WORST and meter.Figures.of(quality).are_believable
 
 
 def test_without_data_inputs_are_made_up(folder: Path, tmp_path: Path) -> None:
