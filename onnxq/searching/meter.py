@@ -61,7 +61,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise CheckFailed(f"one plan cannot be told from another on these inputs: {why}")
         if math.isnan(quality.kld):
             flips = None if math.isnan(quality.flips) else quality.flips
-            return Figures(min(quality.noise_ratio(), WORST), quality.sqnr, None, flips)
+            return Figures(quality.noise_ratio(), quality.sqnr, None, flips)
         # Outputs that are broken are no distributions of which a divergence would tell.
         broken = 1e6 if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
         kld = min(quality.kld, WORST)
