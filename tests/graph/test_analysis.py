@@ -267,6 +267,7 @@ def test_finer_granularities_are_better() -> None:
     assert len(analysis.compare_granularities(w, "float16", ROLE)) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("word", formats.names())
 @looped("way", granularities.WORDS)
 @looped("shape", [(40, 96), (200, 10), (7, 130), (3, 5, 64), (4000,)])

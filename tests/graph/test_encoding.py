@@ -34,6 +34,7 @@ def assert_same(a: QuantizedTensor, b: QuantizedTensor) -> None:
             np.testing.assert_array_equal(x, y, err_msg=name)
 
 
+@pytest.mark.sweep
 @looped("algorithm", algorithms.DATA_FREE)
 @looped("granularity", [WHOLE, ROWS, COLUMNS, BLOCKS, Granularity(0, 16)])
 @pytest.mark.parametrize("name", formats.names())

@@ -94,6 +94,7 @@ def test_two_sessions_at_once() -> None:
     in_threads(4, work)
 
 
+@pytest.mark.sweep
 def test_sessions_come_and_go_while_one_runs() -> None:
     stays, x = session(), activations((9, 200))
     alone = stays.run(None, {"x": x})[0]

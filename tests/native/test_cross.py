@@ -59,6 +59,7 @@ def outputs(program: Path) -> tuple[str, str]:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.sweep,
     pytest.mark.skipif(COMPILER is None, reason="there is no compiler for aarch64 (Debian: g++-aarch64-linux-gnu)"),
     pytest.mark.skipif(EMULATOR is None, reason="there is no emulator of aarch64 (Debian: qemu-user-static)"),
 ]

@@ -46,6 +46,7 @@ TRANSPOSED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("channels", [(1, 1), (3, 17), (24, 33), (70, 40)], ids=str)
 @pytest.mark.parametrize("kind", TRANSPOSED)
@@ -87,6 +88,7 @@ def test_sizes_from_run_to_run() -> None:
     require_equal(net, *[(n, 12, h, w) for n in (0, 1, 3) for h, w in ((1, 1), (8, 8), (2, 40))])
 
 
+@pytest.mark.sweep
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_transposed_convolution(data: st.DataObject) -> None:
@@ -114,6 +116,7 @@ def test_sizes_that_are_asked_for_stay_outside(more: dict[str, Any]) -> None:
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("channels", [1, 3, 16, 21, 70])
 @pytest.mark.parametrize("coordinates", COORDINATES)

@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("outputs", [1, 2, 3, 5, 8, 9])
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,6 +60,7 @@ def test_an_image_that_is_read_to_its_end() -> None:
     require_equal(net)
 
 
+@pytest.mark.sweep
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_of_them(data: st.DataObject) -> None:

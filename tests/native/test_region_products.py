@@ -31,6 +31,7 @@ pytestmark = HAS_LIBRARY
 CODES = "scale=1 zero=2"
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inputs", [1, 3, 48, 130])
@@ -191,6 +192,7 @@ def stacks(draw: st.DrawFn) -> Net:
     return net
 
 
+@pytest.mark.sweep
 @settings(max_examples=25, deadline=None)
 @given(stacks())
 def test_any_graph_of_stacks(net: Net) -> None:

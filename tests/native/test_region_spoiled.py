@@ -21,6 +21,7 @@ pytestmark = HAS_LIBRARY
 REFUSED = (BadModel, CheckFailed, InvalidArgument, ort.capi.onnxruntime_pybind11_state.RuntimeException)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("made", mutants_regions.MADE, ids=lambda made: made.__name__)
 @settings(max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 3))

@@ -31,6 +31,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("outputs", [1, 7, 8, 16, 17, 33, 40, 64])
 @pytest.mark.parametrize("inputs", [4, 12, 16, 20, 36, 68])
@@ -55,6 +56,7 @@ def test_pads(pads: list[int]) -> None:
     require_equal(net)
 
 
+@pytest.mark.sweep
 @pytest.mark.each_value
 @pytest.mark.parametrize("channels", [4, 20, 32, 48])
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
@@ -146,6 +148,7 @@ ROWS_OF_X = np.array(
 ROWS_OF_W = np.array([[6, 0, 0], [4, 4, 4], [4, -4, 4], [1, 2, 4], [1, -2, 4], [0, 0, 12]])
 
 
+@pytest.mark.sweep
 def test_the_largest_transforms() -> None:
     """Each of the 36 places of a square at both its ends, of weights and of codes, in one image of many squares."""
     squares, kernels = [], []
@@ -190,6 +193,7 @@ def convolutions(draw: st.DrawFn) -> tuple[NDArray, NDArray, tuple[int, int], fl
     return codes.astype(np.uint8), weight.astype(np.int8), zeros, 2.0 ** draw(integer(4, 12))
 
 
+@pytest.mark.sweep
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(convolutions())
 def test_any_codes_and_weights(drawn: tuple[NDArray, NDArray, tuple[int, int], float]) -> None:

@@ -79,6 +79,7 @@ def spoiled(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield np.full_like(x, np.nan)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_checkpoints_of_others(case: str, home: Path) -> None:
     path = written(home, case)

@@ -109,6 +109,7 @@ def decided(result: onnxq.Result) -> dict[str, Method]:
     return {choice.node: choice.method for choice in result.plan}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("speed", [swept(0.57), swept(1.16), 7.46])
 def test_plans_and_figures_are_those_of_a_quiet_machine(
     speed: float, on: Callable[[Machine], None], tmp_path: Path

@@ -68,6 +68,7 @@ PAIRS = list(itertools.product(TARGETS, TARGETS))
 ROUND = list(zip(TARGETS, TARGETS[1:] + TARGETS[:1], strict=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("word", "start", "end"),
     [("int4", *pair) for pair in PAIRS]

@@ -14,7 +14,6 @@ import pytest
 import spoiled_rows
 from run.test_tune import encoder
 from spoiled_rows import SAMPLES
-from sweeps import swept
 
 import onnxq
 from onnxq.preference import SEARCHES
@@ -70,9 +69,8 @@ def data() -> list[dict[str, np.ndarray]]:
     return [{"ids": np.random.default_rng(seed).integers(0, 500, (2, 9))} for seed in range(12)]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "floor"), [("w8a8", None), swept("w8a8-dynamic", 35.0), ("w4a16", 35.0), swept("auto", None)]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize(("scheme", "floor"), [("w8a8", None), ("w8a8-dynamic", 35.0), ("w4a16", 35.0), ("auto", None)])
 def test_nothing_is_measured_twice(scheme: str, floor: float | None, counted: Counted, tmp_path: Path) -> None:
     """No plan is run on a sample again, profiled again or raced again, though several steps ask for it: on the samples
     looked at, on all of them, and after the file was checked. The float model is run again, to see what is random."""
@@ -95,8 +93,9 @@ def test_samples_that_are_looked_at_later_alone_are_run(counted: Counted) -> Non
     assert bench.size(plan(8)) == 1 and sum(counted.compared.values()) == 4
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("twice_as_fast")
-@pytest.mark.parametrize("scheme", ["w8a8", swept("w8a8-dynamic"), swept("w4a16"), swept("auto")])
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8-dynamic", "w4a16", "auto"])
 def test_less_effort_measures_less_and_the_usual_one_takes_a_minute(
     scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

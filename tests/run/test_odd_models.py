@@ -33,18 +33,18 @@ PAIRS = [
     if name != "2000 nodes" or scheme in ("w4a16", "fp16", "bf16")  # the others take as long as all other models
 ]
 #: Schemes that go much the same way through all passes, with other numbers or, every other one, another operator: each
-#: model takes one of them, and marker `night` the others.
+#: model takes one of them, and marker `night` the others. Of those that are left the sweep takes every other one.
 TWINS = (("w8a16", "nf4", "w4a16", "fp4"), ("w8a8", "w4a8"), ("fp16", "bf16"), ("auto", "w8a8-dynamic"))
 
 
 def marks_of(name: str, scheme: str) -> list[pytest.MarkDecorator]:
     if name == "2000 nodes":
         return [] if scheme == "w4a16" else [pytest.mark.sweep]
-    for twins in TWINS:
-        if scheme in twins:
-            place = (twins.index(scheme) - list(odd.MODELS).index(name)) % len(twins)
-            return [pytest.mark.night] if place else []
-    return []
+    i = list(odd.MODELS).index(name)
+    twins = next((twins for twins in TWINS if scheme in twins), (scheme,))
+    if (twins.index(scheme) - i) % len(twins):
+        return [pytest.mark.night]
+    return [pytest.mark.sweep] if (i + list(SCHEMES).index(twins[0])) % 2 else []
 
 
 PARAMETERS = [pytest.param(*pair, id="-".join(pair), marks=marks_of(*pair[:2])) for pair in PAIRS]

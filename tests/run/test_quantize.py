@@ -69,6 +69,7 @@ SCHEMES_ON_TARGETS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("model", "scheme", "target"), SCHEMES_ON_TARGETS)
 def test_schemes(tmp_path: Path, model: Path, scheme: str, target: str) -> None:
     recipe, data = (
@@ -157,6 +158,7 @@ def test_a_failed_check_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sweep
 def test_weights_go_back_to_float_until_the_floor_is_reached(tmp_path: Path) -> None:
     result = onnxq.quantize(TEXT, tmp_path / "q.onnx", onnxq.Recipe("w4a16", min_sqnr=72))
     assert result.check is not None and result.check.sqnr >= 71.5

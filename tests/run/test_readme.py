@@ -22,6 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("quick")
 def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = blocks("python")

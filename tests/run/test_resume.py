@@ -78,6 +78,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip("the compiled library is not there")
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("memory", [None, 1], ids=["one pass", "a pass for each value"])
 @pytest.mark.parametrize("stops", [[1], [7, 7, 7], [30], [31], [65]], ids=str)
