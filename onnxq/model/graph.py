@@ -43,6 +43,12 @@ def inside(node: ir.Node) -> Iterator[ir.Node]:
         yield from _nodes_of(body)
 
 
+def read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """Everything that a node reads, in its subgraphs too."""
+    for each in (node, *inside(node)):
+        yield from (value for value in each.inputs if value is not None)
+
+
 def _nodes_of(body: ir.Graph) -> Iterator[ir.Node]:
     # Each pass asks for all of them: by the dictionary within attributes, and no generator for each node.
     for node in body:

@@ -73,7 +73,7 @@ def cut(model: ir.Model, targets: Collection[ir.Node]) -> list[tuple[Piece, list
         by_place.setdefault(place[id(node)], []).append(node)
     bounds, behind = [0], set[int]()
     for i, node in enumerate(nodes):
-        depends = any(id(value) in behind for value in _read(node))
+        depends = any(id(value) in behind for value in graph.read_by(node))
         if depends and i in by_place:
             bounds.append(i)
             behind, depends = set(), False
@@ -112,12 +112,6 @@ def _places(nodes: list[ir.Node]) -> Iterator[tuple[int, int]]:
         yield id(node), i
         for inner in graph.inside(node):
             yield id(inner), i
-
-
-def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """Everything that a node reads, in its bodies too."""
-    for each in (node, *graph.inside(node)):
-        yield from (value for value in each.inputs if value is not None)
 
 
 def _remove(node: ir.Node) -> None:

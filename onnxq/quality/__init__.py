@@ -103,8 +103,9 @@ class Quality:
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
                 _add(outputs, name, arrays_of(x), arrays_of(y))
-                self.numberless |= {name} if _is_numberless(arrays_of(x)) else set()
-                self.appearing |= {name} if _is_appearing(arrays_of(x), arrays_of(y)) else set()
+                is_numberless, is_appearing = _without_numbers(arrays_of(x), arrays_of(y))
+                self.numberless |= {name} if is_numberless else set()
+                self.appearing |= {name} if is_appearing else set()
                 if name in self.classes and are_alike(x, y) and self.classes[name].are_in(x):
                     found = self.decisions.setdefault(label, {}).setdefault(name, Decisions())
                     found.add(self.classes[name], x, y)
@@ -320,24 +321,17 @@ def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: S
         power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
 
 
-def _is_numberless(arrays: Sequence[NDArray]) -> bool:
-    """Whether there are floating-point numbers, and none of them can be compared."""
-    floats = [x for x in arrays if x.dtype.kind in "fV" and x.size]
-    return bool(floats) and not any(_are_finite(x).any() for x in floats)
-
-
-def _is_appearing(wanted: Sequence[NDArray], got: Sequence[NDArray]) -> bool:
-    """Whether, in places where there are no finite numbers in the first ones, there is something else in the others."""
-    for x, y in zip(wanted, got, strict=False):
-        if x.dtype.kind in "fV" and x.shape == y.shape and not is_text(y) and not (known := _are_finite(x)).all():
+def _without_numbers(wanted: Sequence[NDArray], got: Sequence[NDArray]) -> tuple[bool, bool]:
+    """Whether there are floating-point numbers in the first ones, and none that is finite; and whether, in places where
+    there are no finite ones, there is something else in the others."""
+    finite = [np.isfinite(x.astype(np.float64, copy=False)) if x.dtype.kind in "fV" else None for x in wanted]
+    floats = [known for known in finite if known is not None and known.size]
+    is_appearing = False
+    for x, y, known in zip(wanted, got, finite, strict=False):
+        if known is not None and not known.all() and x.shape == y.shape and not is_text(y):
             a, b = (each[~known].astype(np.float64) for each in (x, y))
-            if not np.array_equal(a, b, equal_nan=True):
-                return True
-    return False
-
-
-def _are_finite(x: NDArray) -> NDArray[np.bool_]:
-    return np.isfinite(x.astype(np.float64, copy=False))
+            is_appearing |= not np.array_equal(a, b, equal_nan=True)
+    return bool(floats) and not any(known.any() for known in floats), is_appearing
 
 
 def _decided(x: object, y: object) -> Iterator[tuple[NDArray, NDArray]]:

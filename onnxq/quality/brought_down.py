@@ -27,6 +27,5 @@ def _largest(x: NDArray) -> float:
     """Of the finite numbers."""
     if x.dtype != np.float64 or not x.size:  # other types hold none that is too large
         return 0.0
-    sizes = np.abs(x)
-    largest = float(sizes.max())
-    return largest if math.isfinite(largest) else float(sizes.max(where=np.isfinite(sizes), initial=0.0))
+    largest = max(float(x.max()), -float(x.min()))
+    return largest if math.isfinite(largest) else float(np.abs(x).max(where=np.isfinite(x), initial=0.0))

@@ -58,8 +58,8 @@ def interface(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*model.graph.input, *model.graph.output]
 
 
-#: Each scheme on each target with one of the two models, now and then the transformer: a quarter of them. `night` takes
-#: the rest.
+#: Each scheme on each target with one of the two models, now and then the transformer: the sweep takes a quarter of
+#: them, `night` the rest.
 SCHEMES_ON_TARGETS = [
     taken(model, scheme, target, id=f"{model.stem}-{scheme}-{target}")
     for i, scheme in enumerate(sorted(set(SCHEMES) - {"auto"}))

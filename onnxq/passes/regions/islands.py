@@ -143,8 +143,7 @@ class _Reach:
                 self.descendants[source] |= self.descendants[number] | 1 << number
 
     def _direct(self, node: ir.Node) -> set[int]:
-        read = [*node.inputs, *(value for inner in graph.inside(node) for value in inner.inputs)]
-        producers = [None if value is None else value.producer() for value in read]
+        producers = [value.producer() for value in graph.read_by(node)]
         return {self.order[producer] for producer in producers if producer is not None and producer in self.order}
 
     def part(self, group: Group) -> _Part:

@@ -117,14 +117,10 @@ class Runner:
 
 
 def reads(node: ir.Node) -> Iterable[ir.Value]:
-    """What a node reads, its bodies included."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            inner = attribute.as_graph()
-            for each in inner.all_nodes():
-                yield from (value for value in each.inputs if value is not None)
-            yield from inner.outputs
+    """What a node reads, its bodies and what they give included."""
+    yield from graph.read_by(node)
+    for body in graph.bodies(node):
+        yield from body.outputs
 
 
 def _last_readers(nodes: Sequence[ir.Node], kept: set[str]) -> dict[int, list[str]]:
