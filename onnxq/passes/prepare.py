@@ -30,6 +30,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.whole_slices import WholeSlices
 from onnxq.passes.whole_softmax import WholeSoftmax
 from onnxq.passes.written_pads import WrittenPads
 from onnxq.runtime import known
@@ -74,6 +75,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             HardSigmoids(),
             WrittenPads(),
             FoldShapes(),
+            WholeSlices(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),
             TopologicalSortPass(),

@@ -18,7 +18,7 @@ class RemoveIdentities(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for node in list(graph.nodes(model)):
-            if _does_nothing(node) and _bypass(node):
+            if _does_nothing(node) and bypass(node):
                 modified = True
         return ir.passes.PassResult(model, modified=modified)
 
@@ -36,7 +36,8 @@ def _does_nothing(node: ir.Node) -> bool:
     return training is not None and not training.numpy().any()
 
 
-def _bypass(node: ir.Node) -> bool:
+def bypass(node: ir.Node) -> bool:
+    """Let readers of `node` read its first input; False where that cannot be, at a graph output."""
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None and node.graph is not None
     if y.is_graph_output():
