@@ -10,7 +10,7 @@ are too few to be worth storing otherwise: in float they would part a region.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -200,17 +200,28 @@ def makes_int8(choice: Choice | None, plan: Plan) -> bool:
 
 
 def int8_makers(model: ir.Model, plan: Plan) -> set[str]:
-    """Nodes whose output is int8: in regions products too whose result an operator without weights reads as codes."""
+    """Nodes whose output is int8: in regions products too whose result an operator without weights reads as codes, or
+    whose result nobody reads but products and convolutions that are static."""
     found = {choice.node for choice in plan if makes_int8(choice, plan)}
     static = {choice.node: choice for choice in plan.those(Method.STATIC)}
     if not has_regions(plan):
         return found
     for node in graph.nodes(model):
         choice = static.get(node.name or "")
-        if choice is not None and has_no_weights(choice):
-            products = [product_of(each.inputs[index]) for each, index in reads(node, True)]
-            found |= {each.name or "" for each in products if each is not None and each.name in static}
+        if choice is None:
+            continue
+        for value in (each.inputs[index] for each, index in reads(node, True)):
+            product = product_of(value)
+            if product is None or value is None or product.name not in static:
+                continue
+            if has_no_weights(choice) or _is_read_by(value, static):
+                found.add(product.name or "")
     return found
+
+
+def _is_read_by(value: ir.Value, nodes: Collection[str]) -> bool:
+    """Whether nobody else reads it."""
+    return not value.is_graph_output() and all(use.node.name in nodes for use in value.uses())
 
 
 def result_of(node: ir.Node, regions: bool) -> ir.Value:

@@ -194,11 +194,11 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
             else:
                 cut.apart(wanted, maker, price)
         if maker is not None:
-            # Dequantized once, if the producer is int8 and any reader is not.
+            # Dequantized once, if the producer is int8 and any reader is not; a product makes floats for one reader.
             price = costs.released(value.name or "")
             if others:
                 cut.cost(maker, first=price, second=0)
-            else:
+            elif len(readers) > 1 or plan.choices[maker].op not in int8_regions.PRODUCTS:
                 unwanted = ("unwanted", value.name)
                 for reader in readers:
                     cut.apart(unwanted, reader, math.inf)

@@ -53,4 +53,42 @@ def _cost(kept: set[str], costs: Costs) -> float:
     """Seconds of the nodes, of which `kept` are int8, and of conversions."""
     nodes = sum((costs.quantized_seconds if node in kept else costs.float_seconds)[node] for node in "acd")
     a, c, d = (node in kept for node in "acd")
-    return nodes + a * PRICES["x"] + (a != c) * PRICES["u"] + (c != d) * PRICES["v"]
+    return nodes + a * PRICES["x"] + (c > a) * PRICES["u"] + (c != d) * PRICES["v"]
+
+
+ROW = "[a] p = MatMul(x, w1)  [ra] u = Relu(p)  [b] q = MatMul(u, w2)  [rb] v = Relu(q)  [c] z = MatMul(v, w3)"
+LAYERS = tiny.read(
+    tiny.model(
+        f"g (float[n,32] x) => (float[n,8] z) {{ {ROW} }}",
+        {"w1": normal(32, 48), "w2": normal(48, 32), "w3": normal(32, 8)},
+    )
+)
+prepare(LAYERS)
+
+
+def test_products_in_a_row_hand_on_codes() -> None:
+    """Without a conversion between two that are int8, nor behind one whose only reader is in float."""
+    full = make_plan(LAYERS, Recipe("w8a8"), targets.get("onnxq"), infer_types(LAYERS))
+    assert int8_regions.int8_makers(LAYERS, full) == {"a", "b"}
+    prices = {"x": 1.0, "u": 2.0, "v": 2.0}
+    possible = [set(some) for n in range(4) for some in itertools.combinations("abc", n)]
+    for times in itertools.product([0.2, 1.1, 3.0], repeat=3):
+        costs = Costs(dict.fromkeys("abc", 1.0), dict(zip("abc", times, strict=True)), prices, 3.0)
+
+        def cost(kept: set[str], costs: Costs = costs) -> float:
+            nodes = sum((costs.quantized_seconds if node in kept else costs.float_seconds)[node] for node in "abc")
+            a, b, c = (node in kept for node in "abc")
+            return nodes + a * prices["x"] + (b > a) * prices["u"] + (c > b) * prices["v"]
+
+        found = {choice.node for choice in cheapest(LAYERS, full, costs, {}).those(Method.STATIC)}
+        assert cost(found) == pytest.approx(min(cost(kept) for kept in possible))
+
+
+def test_a_product_that_others_read_in_float_makes_floats() -> None:
+    row = f"{ROW}  [s] y = Sigmoid(u)"
+    weights = {"w1": normal(32, 48), "w2": normal(48, 32), "w3": normal(32, 8)}
+    made = tiny.read(tiny.model(f"g (float[n,32] x) => (float[n,8] z, float[n,48] y) {{ {row} }}", weights))
+    prepare(made)
+    assert int8_regions.int8_makers(made, make_plan(made, Recipe("w8a8"), targets.get("onnxq"), infer_types(made))) == {
+        "b"
+    }
