@@ -18,7 +18,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.model.load import external_tensors, is_quantized, load_model
-from onnxq.model.types import Types, infer_types, types_of
+from onnxq.model.types import Types, types_of
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
@@ -251,7 +251,7 @@ def open_job(
         JoinCells(wanted)(loaded)
     knows_data = sampling.source is not None or bool(evidence_of)
     has_data = knows_data and wanted.algorithm not in algorithms.DATA_FREE
-    plan = make_plan(loaded, wanted, place, infer_types(loaded), opset_note=refusal, has_data=has_data)
+    plan = make_plan(loaded, wanted, place, types_of(loaded), opset_note=refusal, has_data=has_data)
     if not plan.choices:
         default = next((value.name for value in loaded.graph.inputs if value.const_value is not None), None)
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
@@ -262,7 +262,7 @@ def open_job(
     job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files, evidence_of=evidence_of)
     if asked.scheme != "auto" or sampling.source is not None or not place.has_onnxq_ops or wanted.prefer == "size":
         return job
-    dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, infer_types(loaded), opset_note=refusal)
+    dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, types_of(loaded), opset_note=refusal)
     return replace(job, dense=dense if dense.those(Method.PACKED) or int8_regions.in_bfloat16(dense) else None)
 
 

@@ -14,7 +14,7 @@ from onnxq.checking.verdict import misses_floor, stricter
 from onnxq.drafts.benches import bench_for
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
-from onnxq.model.types import infer_types
+from onnxq.model.types import types_of
 from onnxq.plan import COMPUTING, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import values_to_observe, without_unobserved
@@ -99,7 +99,7 @@ class Drafts:
         model, recipe = self.job.model, self.job.recipe
         if recipe.keep_slow or not int8_regions.has_regions(plan) or not plan.those(Method.STATIC):
             return plan
-        other = int8_regions.without_regions(plan, model, recipe, infer_types(model))
+        other = int8_regions.without_regions(plan, model, recipe, types_of(model))
         return better(bench, plan, without_unobserved(model, other, self._ranges), recipe)
 
     def _with_recurrent_kernels(self, bench: PlanBench, plan: Plan) -> Plan:

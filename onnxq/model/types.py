@@ -12,6 +12,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from onnxq.model import graph
+from onnxq.model.dims.dimensions import sizes_of
+from onnxq.model.dims.known import Dim as Size
+from onnxq.model.dims.known import Dims, Least
 from onnxq.runtime import supervisor
 
 Dim = int | str | None
@@ -93,10 +96,33 @@ def _read(value: ir.Value) -> TypeAndShape:
 
 
 def types_of(model: ir.Model) -> Types:
-    """Types and shapes, with names for what is not known of inputs, so that equal shapes are known to be."""
+    """Types and shapes, with names for what is not known of inputs, so that equal shapes are known to be: also where
+    they are computed, as by a Reshape, or a table of positions that is cut off (`dims/`)."""
     copy = model.clone()
     for value in copy.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
                 value.shape[axis] = f"{value.name}_{axis}_onnxq"
-    return infer_types(copy)
+    found, sizes = infer_types(copy), sizes_of(copy)
+    known = {value.name: dims for value, dims in sizes.dims.items() if value.name in found}
+    return Types({name: _with_dims(each, known.get(name), found) for name, each in found.items()})
+
+
+def _with_dims(value: TypeAndShape, dims: Dims | None, types: Types) -> TypeAndShape:
+    """What ONNX infers of a value, in the names of the axes that its sizes are known to be those of."""
+    if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
+        return value
+    shape = value.shape or (None,) * len(dims)
+    pairs = zip(shape, dims, strict=True)
+    return TypeAndShape(value.dtype, tuple(_named(dim, types) if not isinstance(s, int) else s for s, dim in pairs))
+
+
+def _named(dim: Size, types: Types) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, Least):
+        return None
+    value, axis = dim
+    shape = types.of(value).shape
+    own = shape[axis] if shape is not None and axis < len(shape) else None
+    return f"{value.name}_{axis}_onnxq" if own is None else own

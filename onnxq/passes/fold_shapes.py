@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.model.dims.dimensions import add, begun
+from onnxq.model.dims.known import Dims, Elements, Sizes
 from onnxq.model.graph import Names
-from onnxq.passes.dims.dimensions import add
-from onnxq.passes.dims.known import Dims, Elements, Sizes
 
 #: Inputs of operators that say sizes, bounds or places, by their numbers.
 _SAYING = {"Slice": (1, 2, 3, 4), "Split": (1,), "Expand": (1,), "Tile": (1,), "Range": (0, 1, 2), "Gather": (1,)}
@@ -26,10 +26,7 @@ class FoldShapes(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        names, sizes, modified = Names(model), Sizes(), False
-        sizes.is_one_batch = _is_one_batch(model.graph)
-        for subgraph in graph.graphs(model):
-            sizes.add_inputs(subgraph)
+        names, sizes, modified = Names(model), begun(model), False
         for node in list(graph.nodes(model)):
             if graph.is_op(node, "Reshape") and len(node.inputs) == 2:
                 modified = _fold_reshape(node, sizes, names) or modified
@@ -37,13 +34,6 @@ class FoldShapes(ir.passes.InPlacePass):
                 modified = _fold_numbers(node, sizes, names) or modified
             add(node, sizes)
         return ir.passes.PassResult(model, modified=modified)
-
-
-def _is_one_batch(main: ir.Graph) -> bool:
-    given = [value.shape for value in main.inputs if not value.is_initializer()]
-    first = {None if shape is None or not len(shape) else shape[0] for shape in given}
-    names = {dim if isinstance(dim, int) or dim is None else dim.value for dim in first}
-    return len(given) == 1 or (len(names) == 1 and None not in names)
 
 
 def _fold_reshape(node: ir.Node, sizes: Sizes, names: Names) -> bool:

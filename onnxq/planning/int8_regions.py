@@ -356,23 +356,30 @@ def _is_between(node: ir.Node, values: list[ir.Value | None], int8: set[str], re
     if node.op_type == "Conv" and not others:
         return True  # what it makes is smaller, or no larger, than what would have to be converted
     if node.op_type == "Softmax":  # of an attention, which is worth the conversions
-        return any(_leads_to(use.node, readers) for use in result_of(node, regions).uses())
+        return _leads_to(result_of(node, regions), readers)
     if node.op_type != "Conv" and (len(others) == len(made) or (others and not one_is_enough)):
         return False
     outputs = [final_output(node)] if len(node.outputs) == 1 else list(node.outputs)
-    read_by = [use.node for output in outputs for use in output.uses()]
     if regions:
-        return any(_leads_to(reader, readers) for reader in read_by)
-    return any(reader.name in readers for reader in read_by)
+        return any(_leads_to(output, readers) for output in outputs)
+    return any(use.node.name in readers for output in outputs for use in output.uses())
 
 
-def _leads_to(node: ir.Node, names: set[str]) -> bool:
-    """Whether a chain begins with `node` whose result one of these makes."""
+def _leads_to(root: ir.Value, names: set[str]) -> bool:
+    """Whether one of these nodes reads `root`, or makes the result of a chain that does."""
+    return any(_is_within(use.node, root, names) for use in root.uses())
+
+
+def _is_within(node: ir.Node, root: ir.Value, names: set[str]) -> bool:
+    links = chains.FUNCTIONS | chains.ORDERS
     for _ in range(chains.LONGEST):
         if node.name in names:
             return True
+        read = [value for value in node.inputs if value is not root and graph.constant(value) is None]
+        makers = [value.producer() for value in read if value is not None]
         followers = {use.node for use in node.outputs[0].uses()} if node.outputs else set()
-        if not (node.op_type in chains.FUNCTIONS | chains.ORDERS and len(followers) == 1):
+        is_link = node.op_type in links and all(each is not None and each.op_type in links for each in makers)
+        if not is_link or len(followers) != 1:
             return False
         (node,) = followers
     return False

@@ -9,8 +9,9 @@ import tiny
 from tiny import normal
 
 from onnxq.model import graph
-from onnxq.passes.dims.dimensions import add
-from onnxq.passes.dims.known import Least, Sizes
+from onnxq.model.dims.dimensions import add
+from onnxq.model.dims.known import Least, Sizes
+from onnxq.model.types import infer_types, types_of
 from onnxq.passes.fold_shapes import FoldShapes
 
 CONSTANTS = {
@@ -112,3 +113,18 @@ def test_masks_are_repeated_only_where_all_inputs_are_of_one_batch(images: str, 
     made = tiny.read(tiny.model(text, used))
     FoldShapes()(made)
     assert (graph.constant(tiny.find(made, "Reshape").inputs[1]) is not None) == folds
+
+
+def test_names_of_equal_sizes_are_equal() -> None:
+    """What a table that is cut off at a size is added to keeps that size, which ONNX's inference does not see."""
+    text = """g (float[n, t, 4] r) => (float[n, t, k] y, float[p, q] c) {
+        s = Shape(r)  g = Gather(s, one)  c = Slice(table, first, g, first)  a = Add(r, c)  b = Mul(c, a)
+        u = Concat<axis = 0>(s, last)  f = Reshape(b, flat)  y = Relu(a)
+    }"""
+    model = tiny.read(tiny.model(text, {name: CONSTANTS[name] for name in ("one", "first", "last", "table", "flat")}))
+    plain, types = infer_types(model), types_of(model)
+    assert types["a"].shape == types["b"].shape == types["y"].shape == types["r"].shape == ("n", "t", 4)
+    assert plain["a"].shape != plain["r"].shape
+    assert types["c"].shape == (None, 4)
+    assert types["f"].shape is not None and types["f"].shape[0] == "n"
+    assert types["a"].dtype is ir.DataType.FLOAT

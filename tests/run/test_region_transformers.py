@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import pytest
 import tiny
+from exports import language
+from exports.builder import Graph
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 from tiny import sqnr
@@ -158,6 +160,31 @@ def test_a_block_is_one_region(tmp_path: Path, gelu: str, whole: bool | None) ->
     if native.path() is not None:
         found = onnxq.session(str(out)).run(None, {"x": x})[0]
         assert sqnr(wanted, found) > 27 and sqnr(body, found) > 34
+
+
+def test_positions_of_a_table_that_is_cut_off_are_turned_in_the_region(tmp_path: Path) -> None:
+    """As exporters write rotary positions: rows of cos and sin, and a mask, for as many tokens as there are."""
+    g = Graph(7)
+    x = g.input("x", TensorProto.FLOAT, "B", "S", language.WIDTH)
+    angles = tuple(g.Slice(g.const(table), g.ints(0), g.length(x), g.ints(0)) for table in language.rotary_tables())
+    h = g.layer_norm(x, language.WIDTH)
+    parts = [g.heads(g.linear(h, language.WIDTH, language.WIDTH, False), language.HEADS, language.SIZE) for _ in "qkv"]
+    turned = [language.rotate(g, part, angles) for part in parts[:2]]
+    mixed = g.attend(*turned, parts[2], language.WIDTH, language.SIZE, g.causal(x))
+    y = g.Add(x, g.linear(mixed, language.WIDTH, language.WIDTH, False))
+    g.output(g.linear(g.layer_norm(y, language.WIDTH), language.WIDTH, 32, False), "y", "B", "S", 32)
+    path, out = g.save(tmp_path), tmp_path / "out.onnx"
+    rng = np.random.default_rng(1)
+    data = [{"x": rng.standard_normal((1, n, language.WIDTH)).astype(np.float32)} for n in (5, 12, 12, 30)]
+    onnxq.quantize(path, out, onnxq.Recipe("w8a8", keep_slow=True), target="onnxq", data=data, check=False)
+    (steps,) = regions_of(out)
+    assert steps.count("rotary") == 2 and steps.count("attention") == 1
+    for shape in ((1, 1), (2, 9), (1, 64)):
+        x = rng.standard_normal((*shape, language.WIDTH)).astype(np.float32)
+        wanted, body = (ort.InferenceSession(str(each)).run(None, {"x": x})[0] for each in (path, out))
+        assert sqnr(wanted, body) > 25
+        if native.path() is not None:
+            assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 30
 
 
 @pytest.mark.usefixtures("twice_as_fast")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.passes.dims.elements import elements_of
-from onnxq.passes.dims.known import Dim, Dims, Least, Sizes
+from onnxq.model.dims.elements import elements_of
+from onnxq.model.dims.known import Dim, Dims, Least, Sizes
 
 _ALIKE = frozenset(
     [
@@ -27,6 +27,29 @@ _BROADCAST = frozenset(
     ]
 )
 _WINDOWS = {"Conv": 0, "ConvTranspose": 1, "MaxPool": None, "AveragePool": None}
+
+
+def sizes_of(model: ir.Model) -> Sizes:
+    """What follows from the inputs' declared shapes for all values."""
+    sizes = begun(model)
+    for node in graph.nodes(model):
+        add(node, sizes)
+    return sizes
+
+
+def begun(model: ir.Model) -> Sizes:
+    """What the inputs declare."""
+    sizes = Sizes(is_one_batch=_is_one_batch(model.graph))
+    for subgraph in graph.graphs(model):
+        sizes.add_inputs(subgraph)
+    return sizes
+
+
+def _is_one_batch(main: ir.Graph) -> bool:
+    given = [value.shape for value in main.inputs if not value.is_initializer()]
+    first = {None if shape is None or not len(shape) else shape[0] for shape in given}
+    names = {dim if isinstance(dim, int) or dim is None else dim.value for dim in first}
+    return len(given) == 1 or (len(names) == 1 and None not in names)
 
 
 def add(node: ir.Node, sizes: Sizes) -> None:

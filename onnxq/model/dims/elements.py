@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.passes.dims.known import INTEGERS, MOST, Elements, Sizes
+from onnxq.model.dims.known import INTEGERS, MOST, Elements, Sizes
 
 
 def elements_of(node: ir.Node, sizes: Sizes) -> Elements | None:
