@@ -6,17 +6,19 @@ import contextlib
 import functools
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, targets
 from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
+from onnxq.model.channel_places import channel_places
 from onnxq.model.load import external_tensors, is_quantized, load_model
 from onnxq.model.types import Types, types_of
 from onnxq.output import write
@@ -24,6 +26,7 @@ from onnxq.output.data_writer import ShardSize, require_shard_size
 from onnxq.passes.prepare import prepare
 from onnxq.passes.recurrent.join_cells import JoinCells, is_of_8_bits
 from onnxq.passes.rewrite import rewrite
+from onnxq.passes.scale_channels import scale_channels
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.first_plan import make_plan
@@ -111,8 +114,9 @@ class Job:
         traces: of the samples that the model was traced on.
         evidence: what the data say of layers, once they were looked at.
         dense: for `auto`, another plan: hardly any loss, and on some machines faster.
-        unscaled: the prepared model as it was before channels were scaled, if they were.
+        unscaled: the prepared model as it was before channels were scaled, if they were; by `factors`.
         evidence_of: the hash of the data, where there is a file of what they say of layers.
+        also: schemes and formats for which the model was prepared besides the recipe's.
     """
 
     path: Path
@@ -128,7 +132,9 @@ class Job:
     evidence: Evidence = field(default_factory=dict)
     dense: Plan | None = None
     unscaled: ir.Model | None = None
+    factors: Mapping[str, NDArray] = field(default_factory=dict, repr=False)
     evidence_of: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def knows_data(self) -> bool:
@@ -200,6 +206,12 @@ class Job:
         known = (self.model, plan, ranges, self.recipe, self.target, self.evidence)
         return rewrite(*known, types=lambda: self.types, is_final=is_final)
 
+    def scaled(self, factors: Mapping[str, NDArray]) -> Job:
+        """The job with a model in which the channels of values of these names are scaled (`scale_channels`)."""
+        places = {place: factors[place.value] for place in channel_places(self.model) if place.value in factors}
+        model = scale_channels(self.model, places)
+        return replace(self, model=model, traces={}, unscaled=self.model, factors=factors)
+
     @functools.cached_property
     def types(self) -> Types:
         """Types and shapes of the model's values."""
@@ -259,7 +271,8 @@ def open_job(
     for sentence in unused_options(wanted, loaded, plan, path=model):
         warnings.warn(sentence, UnusedOption, stacklevel=2)
     samples = sampling.open(loaded, model)
-    job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files, evidence_of=evidence_of)
+    job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
+    job = replace(job, evidence_of=evidence_of, also=tuple(sorted(also)))
     if asked.scheme != "auto" or sampling.source is not None or not place.has_onnxq_ops or wanted.prefer == "size":
         return job
     dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, types_of(loaded), opset_note=refusal)

@@ -11,9 +11,11 @@ import functools
 import json
 import math
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from numpy.typing import NDArray
 
 from onnxq import cluster
 from onnxq.calibration import calibrate
@@ -36,12 +38,22 @@ SHARDS, MOST_SAMPLES = 4, 256
 
 @dataclass(frozen=True)
 class OpenedBy:
-    """What another process opens the same job by."""
+    """What another process opens the same job by.
+
+    Attributes:
+        also, factors: as of the `Job`.
+        files, data: which content of the model's files, and of the data, is meant: what a worker has opened stays open
+            for the next command, and another file may lie at the same path then.
+    """
 
     model: str
     recipe: Recipe
     target: str
     sampling: Sampling
+    also: tuple[str, ...]
+    factors: Mapping[str, NDArray]
+    files: tuple[tuple[int, int | str], ...]
+    data: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,9 @@ def opened_by(job: Job) -> OpenedBy:
     source = job.sampling.source
     source = None if source is None else mirror.given(require_openable(source))
     sampling = replace(job.sampling, source=source)
-    return OpenedBy(mirror.given(job.path.absolute()), job.recipe, job.target.name, sampling)
+    files, data = tuple(map(mirror.identity_of, job.files)), "" if job.data is None else job.data.hash()
+    place, target = mirror.given(job.path.absolute()), job.target.name
+    return OpenedBy(place, job.recipe, target, sampling, job.also, job.factors, files, data)
 
 
 def open_again(by: OpenedBy) -> Job:
@@ -76,7 +90,8 @@ def _open_again(by: bytes) -> Job:
     what: OpenedBy = pickle.loads(by)
     model, _, source = mirror.read_and_written(what.model, None, what.sampling.source)
     sampling = replace(what.sampling, source=source)
-    return open_job(model, what.recipe, what.target, sampling, Environment(guard=Guard()))
+    job = open_job(model, what.recipe, what.target, sampling, Environment(guard=Guard()), what.also)
+    return job.scaled(what.factors) if what.factors else job
 
 
 def observe_in_shards(
@@ -90,16 +105,18 @@ def observe_in_shards(
     cluster.require_readable(engine, *job.files)
     count = shard_count(engine, samples.count)
     memory = None if whole.means.memory is None else whole.means.memory // engine.workers
+    model, data, names = hash_model(job.model), samples.hash(), list(whole.names)
     # Of large weights the model's hash knows some numbers only, and that of the data nothing of what is held back.
-    files = [mirror.identity_of(path) for path in job.files]
-    identity = {"model": hash_model(job.model), "files": files, "data": samples.hash(), "samples": samples.count}
-    identity["names"] = list(whole.names)
+    factors = {name: worker.digest_of(each.tobytes()) for name, each in whole.job.factors.items()}
+    identity = {"model": model, "files": whole.job.files, "factors": factors, "data": data, "samples": samples.count}
+    blank = {name: replace(whole.keep, trails=True).empty(name) for name in names}
     made = []
     for number, path in enumerate(parts(whole.means.checkpoint, count), 1):
         own = replace(whole, means=replace(whole.means, memory=memory, checkpoint=path))
-        content = {**identity, **dataclasses.asdict(whole.keep), "shard": [number, count]}
+        content = {**identity, "names": names, **dataclasses.asdict(whole.keep), "shard": [number, count]}
         size = len(range(number - 1, samples.count, count))
-        name, read = cluster.named(observe_shard, content), functools.partial(_read, own, (number, count))
+        wanted = Observations(model, data, size, blank, (number, count))
+        name, read = cluster.named(observe_shard, content), functools.partial(_read, own.job, wanted)
         made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size, read=read))
     found = zip(made, cluster.results(engine, made, progress), strict=True)
     return merge([(task.what, seen) for task, seen in found])
@@ -139,15 +156,33 @@ class _Share:
         self._told = now
 
 
-def _read(asked: Shards, shard: tuple[int, int], result: bytes, who: str) -> Observations:
-    """What `observe_shard` wrote of this shard."""
+def _read(by: OpenedBy, wanted: Observations, result: bytes, who: str) -> Observations:
+    """What `observe_shard` wrote.
+
+    Args:
+        wanted: the same, before anything was seen.
+    """
     try:
         seen = from_table(limits.parse_json(result.decode()))
     except ValueError:
         raise cluster.unlike("what it saw", who) from None
-    if seen.shard != shard or seen.summaries.keys() != set(asked.names):
+    if seen.model != wanted.model:
+        where = "put the same file where all machines see it, and leave it there until the command ends"
+        raise BadRecipe(f"{who} reads another model at '{by.model}' than this process: {where}")
+    if seen.data != wanted.data:
+        where = "they must be the same in all; start the worker anew if a function that gives them was changed"
+        raise BadRecipe(f"{who} gets other samples of --data '{by.sampling.source}' than this process: {where}")
+    if (seen.shard, seen.samples, _kinds(seen)) != (wanted.shard, wanted.samples, _kinds(wanted)):
         raise cluster.unlike("what it saw of the shard and the activations that it was asked for", who)
     return seen
+
+
+def _kinds(seen: Observations) -> dict[str, tuple[object, ...]]:
+    """What is kept of each activation."""
+    return {
+        name: (each.momentum, each.axis, each.histogram is None, each.trail is None)
+        for name, each in seen.summaries.items()
+    }
 
 
 def calibration_samples(job: Job) -> Data:
@@ -176,5 +211,5 @@ def require_openable(data: object) -> str:
         BadData: they cannot.
     """
     if isinstance(data, (str, Path)):
-        return str(data)
+        return str(Path(data).absolute() if Path(data).exists() else data)
     raise BadData("several processes can only share data that each can open: a file, a folder or module:function")

@@ -194,6 +194,8 @@ def from_dict(table: dict[str, Any]) -> Summary:
         raise ValueError("the counts do not add up")
     if made.finite and not -math.inf < made.low <= made.high < math.inf:
         raise ValueError("the extremes are none")
+    if made.axis is None and made.channel_low.size:
+        raise ValueError("there are channels and no axis of them")
     if (stored := t.histogram) is not None:
         made.histogram = _histogram(stored, made)
     return made

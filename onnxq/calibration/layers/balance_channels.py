@@ -22,7 +22,6 @@ from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.channel_places import ChannelPlace, channel_places
 from onnxq.model.layer_inputs import LayerInput, Patches
-from onnxq.passes.scale_channels import scale_channels
 from onnxq.plan import Choice, Method
 from onnxq.summaries.gram import finite_rows, spread_out
 
@@ -84,7 +83,7 @@ def balanced(job: Job, memory: int | None = None) -> Balanced:
                 left.append(found[1])
     if not factors:
         return Balanced(job)
-    scaled = dataclasses.replace(job, model=scale_channels(job.model, factors), traces={}, unscaled=job.model)
+    scaled = job.scaled({place.value: each for place, each in factors.items()})
     return Balanced(scaled, Counter(ways[place] for place in factors), float(np.median(left)))
 
 
