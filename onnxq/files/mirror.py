@@ -69,6 +69,7 @@ def local(url: str, error: type[OnnxqError] = BadModel) -> Path:
         return here
     path = _place(url)
     _given[path] = url
+    storage.forget(url)
     if storage.is_folder(url, error):
         return _local_folder(url)
     with _lock:
@@ -258,12 +259,22 @@ def _local_folder(url: str) -> Path:
     if len(every) > MOST_FILES:
         raise BadData(f"'{url}' holds more than {MOST_FILES} files")
     with _lock:
+        before = {each for each in _files if each.is_relative_to(path)}
         for inside, each in every.items():
             where = _below(path, inside)
             if where is not None:
+                before.discard(where)
                 _mirror(where, each, BadData)
                 ensure(where)
+        for gone in before:
+            _drop(gone)
     return path
+
+
+def _drop(path: Path) -> None:
+    """Have nothing here of a file of an earlier call that its store has no more."""
+    _files.pop(path, None)
+    path.unlink(missing_ok=True)
 
 
 def _mirror_data(model: Path, url: str, name: str) -> None:
@@ -280,8 +291,7 @@ def _mirror_data(model: Path, url: str, name: str) -> None:
     except BadModel as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        _files.pop(where, None)  # of an earlier call, when it was there
-        where.unlink(missing_ok=True)
+        _drop(where)
 
 
 def _below(folder: Path, name: str) -> Path | None:

@@ -58,6 +58,11 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and _URL.match(place) is not None
 
 
+def forget(url: str) -> None:
+    """Have its store asked anew what is there: fsspec remembers lists of folders for as long as a process lives."""
+    _fs(url).invalidate_cache()
+
+
 def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
     """
     Raises:
