@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnxq.algorithms.low_rank import Factors
 from onnxq.errors import BadData
@@ -64,16 +65,38 @@ def require_fit(adapter: Adapter, products: Iterable[Product], source: str) -> N
 def stored_factors(adapter: Adapter, product: Product) -> Factors:
     """The matrices beside `product`, in the type that the model multiplies in.
 
+    Where that has not all their numbers, `a` and `b` are made as large as each other. What it has not even then, it
+    has not of their product either.
+
     Raises:
         BadData: a number is too large for it.
     """
-    dtype = product.weight.tensor.dtype.numpy()
-    with np.errstate(over="ignore"):
-        made = Factors(*(np.ascontiguousarray(x, dtype) for x in adapter.factors[product.name]))
-    for x, stored in zip(adapter.factors[product.name], made, strict=True):
+    dtype, factors = product.weight.tensor.dtype.numpy(), adapter.factors[product.name]
+    with np.errstate(over="ignore", under="ignore"):
+        made = _in_type(factors, dtype)
+        if any(_is_beyond(*pair) for pair in zip(factors, made, strict=True)):
+            factors = _balanced(factors)
+            made = _in_type(factors, dtype)
+    for x, stored in zip(factors, made, strict=True):
         if not np.isfinite(stored).all():
             raise BadData(
                 f"the adapter of node '{product.name}' has numbers up to {np.abs(x).max():.3g}, too large for "
                 f"{dtype.name}, in which the model multiplies: give one with a lower alpha, or a model in float32"
             )
     return made
+
+
+def _in_type(factors: Factors, dtype: np.dtype) -> Factors:
+    return Factors(*(np.ascontiguousarray(x, dtype) for x in factors))
+
+
+def _is_beyond(x: NDArray, stored: NDArray) -> bool:
+    """Whether numbers of `x` became infinite in another type, or nothing."""
+    return not np.isfinite(stored).all() or bool(np.any((stored == 0) & (x != 0)))
+
+
+def _balanced(factors: Factors) -> Factors:
+    """The same product, of matrices whose largest numbers are near each other at each rank."""
+    a, b = np.abs(factors.a).max(0, initial=0), np.abs(factors.b).max(1, initial=0)
+    exponents = np.where((a > 0) & (b > 0), (np.frexp(b)[1] - np.frexp(a)[1]) // 2, 0)  # powers of two round nothing
+    return Factors(np.ldexp(factors.a, exponents), np.ldexp(factors.b, -exponents[:, None]))
