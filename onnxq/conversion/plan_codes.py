@@ -244,6 +244,8 @@ def _fit_blocks(weight: Weight) -> None:
     format, how = tensor.form
     if how.block is None or how.block in BLOCKS or how.axis != weight.role.contraction:
         return
+    if format.stored_scales is not None:  # which are codes themselves, and not repeated
+        return
     k = weight.shape[how.axis]
     block = next((b for b in BLOCKS if how.block % b == 0 or k <= b < how.block or (b <= k <= how.block)), None)
     if block is None:
