@@ -188,8 +188,8 @@ def convert(model: Path, adapter: Path, **options: Any) -> None:
 def merge(model: Path, adapter: Path, **options: Any) -> None:
     """Write the quantized MODEL with ADAPTER in its weights, each in the format it has, and say what that loses.
 
-    The result has no more products than MODEL. What 4 bits cannot tell apart of what ADAPTER adds is lost: beside the
-    weights (`onnxq lora convert … -o NAME.onnx`) nothing is.
+    The result has no more products than MODEL, and what ADAPTER adds nothing to stays as it is. What 4 bits cannot
+    tell apart of what ADAPTER adds is lost: beside the weights (`onnxq lora convert … -o NAME.onnx`) nothing is.
     """
     from onnxq.training.adapters.merge import merge_adapter
 
@@ -211,8 +211,9 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
     n = len(done.losses)
     say(f"{done.output}: {n} weight{'s' * (n != 1)} merged, {done.nbytes} bytes")
     for name, loss in done.losses.items():
-        told = "float, nothing lost" if loss is None else f"{loss.weight:.1f} dB, the adapter {loss.adapter:.1f} dB"
-        say(one_line(f"{name}  {told}"))
+        told = "nothing lost" if loss is None else f"{loss.weight:.1f} dB, the adapter {loss.adapter:.1f} dB"
+        was, now = done.formats.get(name, ("", ""))
+        say(one_line(f"{name}  {told}{f'; {now} now, {was} before' if now else ''}"))
     for name in done.unchanged:
         say(one_line(f"{name}  unchanged, the adapter adds nothing"))
     if done.check is not None and done.check.is_known:

@@ -20,7 +20,7 @@ class ReadMatMulBnb4(RestorePass):
         found, source = constants_of(node, 1, 2), input_of(node, 1)
         if not graph.is_op(node, "MatMulBnb4", domain=graph.MICROSOFT) or not found or source is None:
             return False
-        (packed, absmax), word = found, _WORDS.get(graph.attribute_int(node, "quant_type", 0))
+        (packed, absmax), word = found, bnb4_format(node)
         n, k, block = (graph.attribute_int(node, name, 0) for name in ("N", "K", "block_size"))
         if packed is None or absmax is None or word is None or min(n, k, block) < 1:
             return False
@@ -44,3 +44,8 @@ class ReadMatMulBnb4(RestorePass):
             w = restored.weight(node, source, stored.transposed((1, 0)), dtype)
         restored.product(node, w, None)
         return True
+
+
+def bnb4_format(node: ir.Node) -> str | None:
+    """The word of the format that a MatMulBnb4 reads, if there is one."""
+    return _WORDS.get(graph.attribute_int(node, "quant_type", 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,10 @@ from onnxq.checking.models import Check
 from onnxq.checking.score import Score
 from onnxq.conversion.convert import rewritten
 from onnxq.conversion.files import sign
-from onnxq.conversion.plan_codes import plan_codes
+from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import prove
 from onnxq.encoding.lazy import Encoding, GivenTensor
-from onnxq.errors import BadData
+from onnxq.errors import BadData, CheckFailed
 from onnxq.files import limits
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
@@ -32,19 +32,25 @@ from onnxq.model.load import load_model
 from onnxq.output import write
 from onnxq.output.signature import KEY
 from onnxq.own_ops import DOMAIN
+from onnxq.passes import prepare
+from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.restore.read_matmul_bnb4 import bnb4_format
+from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import sqnr
 from onnxq.recipe import Recipe
+from onnxq.runtime import known
 from onnxq.samples.sampling import Sampling
 from onnxq.targets import Target
 from onnxq.training.adapters import files
+from onnxq.training.adapters.apart import Part
 from onnxq.training.adapters.insert import as_nodes
-from onnxq.training.adapters.products import Product, file_model, matrix, products_of, restored
+from onnxq.training.adapters.products import Product, file_model, in_file, matrix, products_of, restored
 from onnxq.training.adapters.use import open_base
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What quantizing a merged weight again cost, in dB: how near the weight is, and what the adapter added to it."""
+    """What writing a merged weight in its format cost, in dB: how near it is, and how near what the adapter added."""
 
     weight: float
     adapter: float
@@ -55,8 +61,9 @@ class Merged:
     """What merging did.
 
     Attributes:
-        losses: by product; None where the weight is in floats.
-        unchanged: products to whose weights the adapter adds nothing.
+        losses: by product; None where the written weight is the sum itself.
+        unchanged: products to whose weights the adapter adds nothing: they lie in the file as they did.
+        formats: by product whose weight is in another format now, which it was and which it is.
         check: of the merged file against the model with the adapter beside it; None: not run, or too large to be.
         score: of those two by a metric, where one was asked for.
     """
@@ -64,6 +71,7 @@ class Merged:
     output: Path
     losses: dict[str, Loss | None]
     unchanged: list[str]
+    formats: dict[str, tuple[str, str]]
     nbytes: int
     check: Check | None
     score: Score | None
@@ -81,12 +89,15 @@ def merge_adapter(
     accuracy_level: int = Recipe.accuracy_level,
     environment: Environment | None = None,
 ) -> Merged:
-    """Write the quantized `model` with `adapter` in its weights, which keep their formats; no node is added.
+    """Write the quantized `model` with `adapter` in its weights, which keep their formats; no product is added.
+
+    What the adapter adds nothing to stays as it lies in the file.
 
     Args:
         metric: what labelled samples are scored by, before and after; see `checking.metrics`.
         logits: outputs that the user says are scores of classes.
-        accuracy_level: of products: 4 lets kernels round activations to int8, 0 and 1 leave them as they are.
+        accuracy_level: of the merged products: 4 lets kernels round activations to int8, 0 and 1 leave them as they
+            are.
 
     Raises:
         BadModel: the model cannot be read.
@@ -100,28 +111,29 @@ def merge_adapter(
     base, _, products = open_base(model, environment)
     found = files.read_adapter(Path(adapter), products, guard).adapter
     guard.writes(output)
+    by_name = {product.name: product for product in products}
     target = target_of(load_model(base))
     loaded = restored(load_model(base), keeps_own=target.has_onnxq_ops)
     logits = logits or tuple(name for name, found in classes_of(loaded).items() if found.kind == "logits")
     scored = None if metric is None else LabelMetric(metric, data or Sampling(), logits=logits, everything=True)
-    made = _merged(loaded, found.factors)
-    codes = plan_codes(loaded, target)
-    result = rewritten(loaded, codes, target, Recipe("w4a16", accuracy_level=accuracy_level))
+    added = {name: factors for name, factors in found.factors.items() if _added(factors).any()}
+    result = file_model(base)
+    _merge(result, added, by_name, target, Recipe("w4a16", accuracy_level=accuracy_level))
     sign(result, {"target": target.name, "merged": found.ranks})
     with write.staging(output) as folder:
         staged, beside = folder / output.name, folder / "beside" / output.name
         progress.start("writing", write.nbytes_to_write(result))
         nbytes = write.save(result, staged, progress.advance)
-        losses = {name: measure() for name, measure in made.items()}
+        losses, formats = _compared(staged, added, by_name)
         separate = file_model(base)
-        as_nodes(separate, found, {product.name: product for product in products})
+        as_nodes(separate, found, by_name)
         beside.parent.mkdir()  # whatever the output is called
         write.save(separate, beside)
         proof = prove(beside, loaded, staged, environment)
         score = None if scored is None else scored.score(beside, staged, 1)
         guard.publish(staged, output)
-    unchanged = [name for name in found.factors if name not in losses]
-    return Merged(output, losses, unchanged, nbytes, proof, score)
+    unchanged = [name for name in found.factors if name not in added]
+    return Merged(output, losses, unchanged, formats, nbytes, proof, score)
 
 
 def target_of(model: ir.Model) -> Target:
@@ -136,37 +148,58 @@ def target_of(model: ir.Model) -> Target:
     return targets.get("onnxq" if DOMAIN in domains else "ort-cpu" if graph.MICROSOFT in domains else "onnx")
 
 
-def _merged(model: ir.Model, factors: Mapping[str, Factors]) -> dict[str, Callable[[], Loss | None]]:
-    """Give the products of a restored model their new weights; by name, what tells the loss of it.
-
-    Where nothing is added codes stay what they are: encoding again what they stand for may give others.
-    """
-    names, made = Names(model), {}
-    for product in list(products_of(model)):
-        if product.name in factors and _added(factors[product.name]).any():
-            made[product.name] = _put(product, factors[product.name], names)
-    return made
-
-
 def _added(factors: Factors) -> NDArray[np.float32]:
     """What an adapter adds to a weight [K, N]."""
     with np.errstate(over="ignore", invalid="ignore"):  # a weight that is not finite then is refused by name
         return factors.a @ factors.b
 
 
-def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss | None]:
+def _merge(
+    whole: ir.Model, added: Mapping[str, Factors], products: Mapping[str, Product], target: Target, recipe: Recipe
+) -> None:
+    """Give products of a file's model their new weights; all other nodes and constants stay as they lie there."""
+    made, opset = dict[str, tuple[ir.Model, Codes]](), 0
+    for name, node in in_file(whole, list(added)).items():
+        dtype = products[name].weight.tensor.dtype
+        part = restored(Part.of(node).model(whole, dtype), keeps_own=True)
+        product = next(product for product in products_of(part) if product.name == name)
+        _put(product, added[name], Names(part))
+        codes = plan_codes(part, target)
+        codes = _across_rows(node, product, target) or codes
+        made[name] = part, codes
+        words = [choice.format for choice in codes.plan if choice.format is not None]
+        opset = max([opset, *(max(target.opset_for(word), known.OLDEST_OPSET) for word in words)])
+    if opset > graph.opset(whole):
+        prepare.run([RaiseOpset(opset)], whole)
+    names = Names(whole)
+    for name, node in in_file(whole, list(added)).items():
+        part, codes = made[name]
+        if codes.plan.choices:
+            prepare.run([RaiseOpset(graph.opset(whole))], part)
+            part = rewritten(part, codes, target, recipe)
+        Part.of(node).replace(whole, part, names)
+
+
+def _across_rows(node: ir.Node, product: Product, target: Target) -> Codes | None:
+    """The form that the weight of a MatMulBnb4 has whose blocks reach over the ends of rows; None: it is another."""
+    if not graph.is_op(node, "MatMulBnb4", domain=graph.MICROSOFT) or product.is_quantized:
+        return None
+    word, block = bnb4_format(node), graph.attribute_int(node, "block_size", 0)
+    choice = Choice(product.name, "MatMul", Method.PACKED, word, block, product.k * product.n)
+    return Codes(Plan("codes", target.name, {product.name: choice}), {})
+
+
+def _put(product: Product, factors: Factors, names: Names) -> None:
+    """Give a product of a restored model its new weight."""
     weight, tensor = product.weight, product.weight.tensor
-    is_turned = weight.role.contraction == 1
+    dtype, alpha = tensor.dtype, product.alpha
+    if not alpha:
+        raise BadData(f"node '{product.name}' multiplies its weight by 0: keep the adapter beside it, by lora convert")
 
-    def added() -> NDArray[np.float32]:
-        delta = _added(factors)
-        return np.ascontiguousarray(delta.T if is_turned else delta)
+    def floats() -> NDArray:
+        w = matrix(weight, _exact(dtype)) + _added(factors) / np.float32(alpha)
+        return np.ascontiguousarray(w.T if weight.role.contraction == 1 else w)
 
-    def floats() -> NDArray[np.float32]:
-        w = matrix(weight)
-        return np.ascontiguousarray(w.T if is_turned else w) + added()
-
-    measure: Callable[[], Loss | None] = _nothing
     if isinstance(tensor, GivenTensor) and tensor.form is not None:
         format, how = tensor.form
 
@@ -175,22 +208,14 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
             return Encoding(w, format, how, half_scales=tensor.half_scales).result()
 
         new: ir.TensorProtocol = GivenTensor(
-            given, weight.shape, tensor.dtype, half_scales=tensor.half_scales, form=tensor.form
+            given, weight.shape, dtype, half_scales=tensor.half_scales, form=tensor.form
         )
-
-        def loss() -> Loss:
-            wanted, got = floats(), given().dequantize()
-            delta = added()
-            return Loss(sqnr(wanted, got), sqnr(delta, delta + got - wanted))
-
-        measure = loss
     else:
-        dtype = tensor.dtype
 
         def stored() -> ir.TensorProtocol:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 w = floats().astype(dtype.numpy())
-            if not np.isfinite(w).all():
+            if not np.isfinite(w[np.isfinite(tensor.numpy())]).all():
                 raise BadData(f"node '{product.name}' and its adapter make weights too large for {dtype.name.lower()}")
             return ir.tensor(w)
 
@@ -200,8 +225,29 @@ def _put(product: Product, factors: Factors, names: Names) -> Callable[[], Loss 
     value = graph.add_constant(owner, names.fresh(f"{weight.value.name}_merged"), new)
     value.meta.update(weight.value.meta)
     weight.node.replace_input_with(weight.role.index, value)
-    return measure
 
 
-def _nothing() -> None:
-    """Of floats nothing is lost."""
+def _exact(dtype: ir.DataType) -> type[np.floating]:
+    """In which weights of this type lose nothing."""
+    return np.float64 if dtype is ir.DataType.DOUBLE else np.float32
+
+
+def _compared(
+    staged: Path, added: Mapping[str, Factors], before: Mapping[str, Product]
+) -> tuple[dict[str, Loss | None], dict[str, tuple[str, str]]]:
+    """Of each merged weight of the written file what was lost, and where its format is another which it was and is."""
+    after = {product.name: product for product in products_of(restored(load_model(staged)))}
+    losses, formats = dict[str, Loss | None](), dict[str, tuple[str, str]]()
+    for name, factors in added.items():
+        if name not in after:
+            raise CheckFailed(f"node '{name}' of the saved file does not multiply by a weight: it was not kept")
+        words = before[name].stored_form, after[name].stored_form
+        if words[0] != words[1]:
+            formats[name] = words
+        exact, delta = _exact(before[name].weight.tensor.dtype), _added(factors)
+        w, got = (matrix(each[name].weight, exact) * exact(each[name].alpha) for each in (before, after))
+        known = np.isfinite(w)
+        w, got, delta = w[known], got[known], delta[known]
+        is_lost = not np.array_equal(w + delta, got)
+        losses[name] = Loss(sqnr(w + delta, got), sqnr(delta, got - w)) if is_lost else None
+    return losses, formats

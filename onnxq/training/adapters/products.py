@@ -21,6 +21,7 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.model import graph
 from onnxq.model.load import load_model
+from onnxq.model.origin import RESTORED
 from onnxq.model.weights import Weight, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -51,12 +52,23 @@ class Product:
         return isinstance(self.weight.tensor, GivenTensor)
 
     @property
+    def alpha(self) -> float:
+        """What its node multiplies the product by, and not what stands beside it."""
+        return graph.attribute_float(self.weight.node, "alpha", 1.0)
+
+    @property
     def form(self) -> str:
         """The word of its number format."""
         tensor = self.weight.tensor
         if isinstance(tensor, GivenTensor) and tensor.form is not None:
             return tensor.form[0].name
         return tensor.dtype.name.lower()
+
+    @property
+    def stored_form(self) -> str:
+        """The same of the weight in the file, where codes may be of no format."""
+        is_other = not self.is_quantized and self.weight.value.meta.get(RESTORED)
+        return "codes of another kind" if is_other else self.form
 
     def without_numbers(self) -> Product:
         """The same, which keeps no weight in memory."""
@@ -111,11 +123,11 @@ def products_of(model: ir.Model) -> Iterator[Product]:
                 yield Product(node.name or "", k, n, weight)
 
 
-def matrix(weight: Weight) -> NDArray[np.float32]:
+def matrix(weight: Weight, dtype: type[np.floating] = np.float32) -> NDArray:
     """A weight as floats, [K, N]."""
     tensor: ir.TensorProtocol = weight.tensor
-    x = tensor.given().dequantize() if isinstance(tensor, GivenTensor) else np.asarray(tensor.numpy(), np.float32)
-    return np.ascontiguousarray(x if weight.role.contraction == 0 else x.T, np.float32)
+    x = tensor.given().dequantize() if isinstance(tensor, GivenTensor) else np.asarray(tensor.numpy(), dtype)
+    return np.ascontiguousarray(x if weight.role.contraction == 0 else x.T, dtype)
 
 
 def in_file(model: ir.Model, names: list[str]) -> dict[str, ir.Node]:
