@@ -32,17 +32,33 @@ def open_session(manifest: dict[str, Any]) -> Any:
     return onnxruntime.InferenceSession(str(HERE / manifest["model"]), options, providers=["CPUExecutionProvider"])
 
 
-def sums(wanted: Any, found: Any) -> tuple[int, int, float, float]:
-    """How many numbers are compared, in how many places there was none and is something else now, and the sums of the
-    squares of the numbers and of the errors: over a power of two where they would be infinite."""
+def add_squares(sums: dict[int, list[float]], wanted: Any, found: Any) -> int:
+    """Add the squares of the numbers and of the errors to those of usual numbers (0), of huge ones, over two to the
+    power of 600, and of tiny ones, over that of -600, whose squares would be infinite or 0; in how many places there
+    was no number and is something else now."""
     a, b = wanted.astype(np.float64), found.astype(np.float64)
     known, same = np.isfinite(a), (a == b) | (np.isnan(a) & np.isnan(b))
     others, a, b = int(np.count_nonzero(~known & ~same)), a[known], b[known]
-    sizes = np.abs(np.concatenate([a, b]))
-    by = 2.0 ** max(0, np.frexp(sizes.max(where=np.isfinite(sizes), initial=0.0))[1] - 465)
-    a, b = a / by, b / by
-    noise = float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else float("inf")
-    return a.size, others, float(np.sum(a**2)), noise
+    larger = np.maximum(np.abs(a), np.abs(np.where(np.isfinite(b), b, 0.0)))
+    is_huge, is_tiny = larger >= 2.0**465, (larger > 0) & (larger < 2.0**-400)
+    for by, places in ((0, ~(is_huge | is_tiny)), (600, is_huge), (-600, is_tiny)):
+        if places.any():
+            x, y = np.ldexp(a[places], -by), np.ldexp(b[places], -by)
+            signal, noise = sums.get(by, (0.0, 0.0))
+            more = float(np.sum((x - y) ** 2)) if np.isfinite(y).all() else float("inf")
+            sums[by] = [signal + float(np.sum(x**2)), noise + more]
+    return others
+
+
+def agreement(sums: dict[int, list[float]]) -> str:
+    """Of the numbers that agree the least, in dB; beside others, tiny ones are silence, but not identical."""
+    is_heard = any(signal for by, (signal, _) in sums.items() if by >= 0)
+    found = []
+    for by, (signal, noise) in sums.items():
+        signal = 1e300 if by < 0 and is_heard else max(signal, 1e-300)
+        if noise:
+            found.append(10 * (np.log10(signal) - np.log10(min(max(noise, 1e-300), 1e300))))
+    return f"{min(found):.1f} dB" if found else ""
 
 
 def main() -> int:
@@ -53,8 +69,8 @@ def main() -> int:
     if measured is None:
         print("no samples are stored")
         return 0
-    signal = noise = 0.0
-    numbers = others = said = flips = 0
+    sums: dict[int, list[float]] = {}
+    others = said = flips = 0
     names, seconds = measured["outputs"], float("inf")
     with np.load(HERE / "samples.npz") as stored:
         for i in range(measured["samples"]):
@@ -72,12 +88,9 @@ def main() -> int:
                 if wanted.dtype.kind in "iub":  # labels, places: right or wrong, however far away
                     said, flips = said + wanted.size, flips + int(np.count_nonzero(wanted != x))
                     continue
-                more = sums(wanted, x)
-                numbers, others, signal, noise = numbers + more[0], others + more[1], signal + more[2], noise + more[3]
-    decibel = f"{10 * (np.log10(max(signal, 1e-300)) - np.log10(min(max(noise, 1e-300), 1e300))):.1f} dB"
-    if noise == 0:
-        decibel = "in all finite numbers" if others else "identical"
-    words = [decibel] * (numbers > 0) + [f"{said - flips} of {said} decisions"] * (said > 0)
+                others += add_squares(sums, wanted, x)
+    decibel = agreement(sums) or ("in all finite numbers" if others else "identical")
+    words = [decibel] * bool(sums) + [f"{said - flips} of {said} decisions"] * (said > 0)
     words += [f"something else in {others} places that held NaN or infinity"] * (others > 0)
     agrees = ", ".join(words) or "in nothing, as no stored output holds a finite number,"
     print(f"agrees  {agrees} with {measured['machine']['cpu']}")

@@ -53,7 +53,7 @@ def _left_out(found: ByLayer, shown: tuple[LayerError, ...]) -> list[str]:
         "adds": "add less",
         "passes": "pass error on",
         "same": "are the same",
-        None: "could not be run alone",
+        None: "could not be run alone, or differ by next to nothing",
     }
     told = ", ".join(f"{rest[role]} {word}" for role, word in words.items() if rest[role])
     return [f"not shown: {rest.total()} layers, of which {told}; --all shows them"] if rest else []
@@ -69,8 +69,10 @@ def _sentences(found: ByLayer) -> list[str]:
             "SQNR: all error up to there, its own: what this layer adds; more dB are better, from 120 on the same"
         )
         lines.append(f"they first differ at '{first.a}' ({first.op}): {_decibel(first.sqnr)}")
-    elif found.layers:
-        lines.append("the same throughout")
+    elif found.worst is not None:
+        is_same = found.worst.sqnr >= MAX_DB
+        near = f"nearly the same throughout, '{found.worst.a}' the least: {_decibel(found.worst.sqnr)}"
+        lines.append("the same throughout" if is_same else near)
     if found.adding:
         named = ", ".join(f"'{layer.a}' ({_decibel(layer.local_sqnr or 0)})" for layer in found.adding[:_NAMED])
         more = len(found.adding) - _NAMED

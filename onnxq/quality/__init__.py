@@ -11,27 +11,25 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.quality.brought_down import brought_down
-from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text, scores_beside
+from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text
+from onnxq.quality.power import Power, add_output
 
-#: What is reported for outputs that are equal, and the most that is reported at all.
+#: What is reported of outputs that are equal, and of no others.
 MAX_DB = 120.0
-#: The most that is reported for outputs that are not equal in places where no error can be told.
-UNTOLD_DB = 119.9
+#: The most that is reported of outputs that are not equal, however small the error, or where none can be told.
+UNEQUAL_DB = 119.9
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
 REPEATABLE_DB = 60.0
-#: Share of the usual signal that the signal of a label counts as, however weak it is: errors on near silence that
-#: nobody could see in an output's usual range are no errors.
-FAINT = 0.05
 
 
 def decibel(signal: float, noise: float) -> float:
-    """10·log10(signal / noise), within ±`MAX_DB`, which is where there is no noise."""
+    """10·log10(signal / noise), within ±`MAX_DB`, which is where there is no noise; no more than `UNEQUAL_DB` where
+    there is some."""
     if noise == 0:
         return MAX_DB
     if signal == 0 or not math.isfinite(noise):
         return -MAX_DB
-    return max(-MAX_DB, min(MAX_DB, 10 * (math.log10(signal) - math.log10(noise))))
+    return max(-MAX_DB, min(UNEQUAL_DB, 10 * (math.log10(signal) - math.log10(noise))))
 
 
 def sqnr(wanted: NDArray, got: NDArray) -> float:
@@ -40,30 +38,8 @@ def sqnr(wanted: NDArray, got: NDArray) -> float:
     return decibel(float(np.square(a).sum()), float(np.square(a - got.astype(np.float64)).sum()))
 
 
-@dataclass
-class Power:
-    """Sums over all samples of one output: squares and plain sum of the float numbers, squares of the differences."""
-
-    signal: float = 0.0
-    total: float = 0.0
-    count: int = 0
-    noise: float = 0.0
-    mismatch: bool = False
-
-    @property
-    def variation(self) -> float:
-        """Sum of squared deviations from the mean; of one single number, its square."""
-        if self.count < 2:
-            return self.signal
-        return max(0.0, self.signal - self.total * (self.total / self.count))  # a power would not overflow to infinity
-
-    def merge(self, other: Power) -> None:
-        """Take in the sums of other samples."""
-        self.signal += other.signal
-        self.total += other.total
-        self.count += other.count
-        self.noise += other.noise
-        self.mismatch |= other.mismatch
+def _signal(power: Power) -> float:
+    return power.signal
 
 
 @dataclass
@@ -102,7 +78,7 @@ class Quality:
         outputs = self.labels.setdefault(label, {})
         for name, x, y in zip(names, wanted, got, strict=True):
             if name not in self.ignored:
-                _add(outputs, name, arrays_of(x), arrays_of(y))
+                add_output(outputs, name, arrays_of(x), arrays_of(y))
                 is_numberless, is_appearing = _without_numbers(arrays_of(x), arrays_of(y))
                 self.numberless |= {name} if is_numberless else set()
                 self.appearing |= {name} if is_appearing else set()
@@ -153,12 +129,17 @@ class Quality:
         return sorted(self.numberless & self.outputs)
 
     @property
+    def _most(self) -> float:
+        """The most that is reported of all outputs together."""
+        return UNEQUAL_DB if self.appearing else MAX_DB
+
+    @property
     def sqnr(self) -> float:
-        return min(self.by_label().values(), default=MAX_DB)
+        return min(self.by_label().values(), default=self._most)
 
     @property
     def contrast(self) -> float:
-        return min(self.contrasts().values(), default=MAX_DB)
+        return min(self.contrasts().values(), default=self._most)
 
     def contrast_for(self, own: str, allowance: float) -> float:
         """`contrast`, in which samples of other labels than `own` may be lower by `allowance` dB, if `own` is there."""
@@ -173,12 +154,13 @@ class Quality:
 
     def by_label(self) -> dict[str, float]:
         """SQNR of the worst output in dB, by label."""
-        return {label: min(row.values()) for label, row in self._decibels(self._usual_signal()).items() if row}
+        table = self._decibels(self._usual_signal())
+        return {label: min(self._most, *row.values()) for label, row in table.items() if row}
 
     def contrasts(self) -> dict[str, float]:
         """Contrast of the worst output in dB, by label."""
         table = self._decibels(self._usual_variation(), lambda power: power.variation)
-        return {label: min(row.values()) for label, row in table.items() if row}
+        return {label: min(self._most, *row.values()) for label, row in table.items() if row}
 
     @property
     def kld(self) -> float:
@@ -234,39 +216,39 @@ class Quality:
             name: sum(p.signal for n, p in powers if n == name) / max(1, sum(p.count for n, p in powers if n == name))
             for name in self._names()
         }
-        found = (self._decibel(name, p, max(p.signal, FAINT * usual[name] * p.count)) for name, p in powers)
-        return min(found, default=MAX_DB)
+        found = (self._decibel(name, p, usual[name], _signal) for name, p in powers)
+        return min([self._most, *found])
 
     def noise_ratio(self) -> float:
         """Noise over variation, summed over outputs and labels; huge for an output that is broken."""
         usual, total = self._usual_variation(), 0.0
         for outputs in self._powers_by_label.values():
             for name, power in outputs.items():
-                variation = max(power.variation, FAINT * usual[name] * power.count)
-                if power.mismatch or not math.isfinite(power.noise):
-                    total += 1e6
-                elif power.noise:
-                    total += min(1e6, power.noise / variation) if variation else 1.0
+                for part, least in power.parts(usual[name]):
+                    variation = max(part.variation, least)
+                    if part.mismatch or not math.isfinite(part.noise):
+                        total += 1e6
+                    elif part.noise:
+                        total += min(1e6, part.noise / variation) if variation else 1.0
         return total
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for outputs in self._powers_by_label.values() for name in outputs))
 
     def _decibels(
-        self, usual: Mapping[str, float], signal_of: Callable[[Power], float] = lambda power: power.signal
+        self, usual: Mapping[str, float], signal_of: Callable[[Power], float] = _signal
     ) -> dict[str, dict[str, float]]:
         """dB by label and output. A signal counts as at least a share of the usual one."""
         return {
-            label: {
-                name: self._decibel(name, power, max(signal_of(power), FAINT * usual[name] * power.count))
-                for name, power in outputs.items()
-            }
+            label: {name: self._decibel(name, power, usual[name], signal_of) for name, power in outputs.items()}
             for label, outputs in self._powers_by_label.items()
         }
 
-    def _decibel(self, name: str, power: Power, signal: float) -> float:
-        most = UNTOLD_DB if name in self.appearing else MAX_DB
-        return -MAX_DB if power.mismatch else min(most, decibel(signal, power.noise))
+    def _decibel(self, name: str, power: Power, usual: float, signal_of: Callable[[Power], float]) -> float:
+        """Of the worst range, where the signal counts as at least a share of the usual one."""
+        most = UNEQUAL_DB if name in self.appearing else MAX_DB
+        found = (decibel(max(signal_of(part), least), part.noise) for part, least in power.parts(usual))
+        return -MAX_DB if power.mismatch else min(most, *found)
 
     def _usual_signal(self) -> dict[str, float]:
         """Mean square of a number of each output: the median of the labels."""
@@ -288,37 +270,6 @@ class Quality:
         if len(self._powers_by_label) < 2:
             return []
         return [outputs[name] for outputs in self._powers_by_label.values() if name in outputs and outputs[name].count]
-
-
-def _parted(name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> Iterator[tuple[str, NDArray, NDArray]]:
-    """Arrays of one output; scores beside larger numbers by themselves, under a name that says so."""
-    for x, y in zip(wanted, got, strict=True):
-        axis, scores = scores_beside(x) or (0, None)
-        if scores is None:
-            yield name, x, y
-            continue
-        for part, kept in ((f"{name} (scores)", scores), (name, ~scores)):
-            yield part, np.compress(kept, x, axis), np.compress(kept, y, axis)
-
-
-def _add(outputs: dict[str, Power], name: str, wanted: Sequence[NDArray], got: Sequence[NDArray]) -> None:
-    both = list(zip(wanted, got, strict=False))
-    if len(wanted) != len(got) or any(x.shape != y.shape or is_text(x) != is_text(y) for x, y in both):
-        outputs.setdefault(name, Power()).mismatch = True
-        return
-    for part, x, y in _parted(name, wanted, got):
-        if x.dtype.kind not in "fV" or not x.size:
-            continue
-        a, b = x.astype(np.float64), y.astype(np.float64)
-        known = np.isfinite(a)
-        a, b, _ = brought_down(a[known], b[known])
-        if not a.size:
-            continue
-        power = outputs.setdefault(part, Power())
-        power.signal += float(np.sum(a * a))
-        power.total += float(np.sum(a))
-        power.count += a.size
-        power.noise += float(np.sum((a - b) ** 2)) if np.isfinite(b).all() else math.inf
 
 
 def _without_numbers(wanted: Sequence[NDArray], got: Sequence[NDArray]) -> tuple[bool, bool]:

@@ -17,7 +17,7 @@ def blank_notes(quality: Quality, who: str = "the float model") -> list[str]:
     ):
         if names:
             notes.append(f"{who} gives no finite number at {_shown(names)} on {on}: {left_out}; {why}")
-    if others := sorted(quality.appearing - {*quality.blank}):
+    if others := sorted(quality.appearing):
         notes.append(
             f"{who} gives NaN or infinity in places of {_shown(others)} where something else comes out now: those are "
             f"left out of the comparison; {why}"

@@ -48,7 +48,7 @@ class PairSums:
             self.signal += float(a @ a)
             self.quantized += float(b @ b)
             self.product += float(a @ b)
-            self.noise += float(error @ error)
+            self.noise += float(error @ error) or math.ulp(0.0) * bool(error.any())  # squares of 1e-170 are 0
             self.total += float(error.sum())
             np.abs(error, out=error)
             self.absolute += float(error.sum())

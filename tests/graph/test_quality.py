@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import Classes, scores_beside
 
@@ -71,7 +71,7 @@ def test_equal_outputs_are_as_good_as_it_gets() -> None:
 
 
 def test_tiny_noise_and_huge_noise_stay_within_the_scale() -> None:
-    assert of([1.0, 2.0], [1.0 + 1e-9, 2.0], np.float64).sqnr == MAX_DB
+    assert of([1.0, 2.0], [1.0 + 1e-9, 2.0], np.float64).sqnr == UNEQUAL_DB < MAX_DB
     assert of([1e-9, 0.0], [1e9, 0.0]).sqnr == -MAX_DB
 
 
@@ -195,6 +195,39 @@ def test_numbers_whose_squares_are_infinite_are_compared() -> None:
     many = np.outer(np.ones(64), beside)
     with warnings.catch_warnings(action="error"):
         assert of(many, many * 1.5, np.float64).sqnr == pytest.approx(20 * np.log10(2))
+
+
+def test_usual_numbers_are_not_drowned_by_huge_ones() -> None:
+    wanted, got = np.array([1e150, 1.0, 1, 1]), np.array([1e150, -7.0, 1, 2])
+    quality = of(wanted, got, np.float64)
+    assert quality.sqnr == pytest.approx(10 * np.log10(3 / 65)) and quality.by_output() == {"y": quality.sqnr}
+    samples = [[x] for x in wanted[:, None]], [[x] for x in got[:, None]]
+    assert compare_outputs(["y"], *samples).sqnr == quality.sqnr
+    assert compare_outputs(["y"], *samples, labels=["a", "a", "b", "b"]).sqnr < 0
+    assert quality.noise_ratio() == 1 and of(wanted, wanted, np.float64).noise_ratio() == 0
+    assert compare_outputs(["y"], [[np.full(2, np.nan)], [np.full(2, 1e150)]], [[np.ones(2)]] * 2).blank == []
+
+
+def test_tiny_numbers_are_compared_and_are_silence_beside_others() -> None:
+    tiny, least = np.array([1e-170, 2e-170]), np.array([5e-324, 0.0])
+    for scale in (1e-100, 1.0, 1e100):
+        assert of(tiny * scale, -3 * tiny * scale, np.float64).sqnr == pytest.approx(-20 * np.log10(4))
+    assert of(tiny, tiny, np.float64).sqnr == MAX_DB
+    assert of(least, -least, np.float64).sqnr == pytest.approx(-20 * np.log10(2))
+    assert of([*tiny, 0.0], [*-tiny, 0.0], np.float64).sqnr < 0
+    for other in (1.0, 1e150):
+        quality = of([*tiny, other], [*-tiny, other], np.float64)
+        assert quality.sqnr == quality.contrast == UNEQUAL_DB and quality.noise_ratio() == 0
+    apart = compare_outputs(["y"], [[tiny], [np.ones(2)]], [[-tiny], [np.ones(2)]], labels=["a", "b"])
+    assert apart.by_label() == {"a": UNEQUAL_DB, "b": MAX_DB} and apart.worst_alike() == UNEQUAL_DB
+
+
+def test_something_else_in_place_of_no_number_is_not_equal_beside_an_output_that_is() -> None:
+    x, nan = np.ones(3), np.full(3, np.nan)
+    quality = compare_outputs(["y", "z"], [[nan, x]], [[x, x]])
+    assert quality.blank == ["y"] and quality.by_output() == {"z": MAX_DB}
+    assert quality.sqnr == quality.contrast == quality.agreement == quality.worst_alike() == UNEQUAL_DB
+    assert any("in places of 'y'" in note for note in blank_notes(quality))
 
 
 def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:

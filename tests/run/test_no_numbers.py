@@ -19,7 +19,7 @@ from onnx import helper
 from onnxq.bundles import measure
 from onnxq.checking.layers.difference import difference
 from onnxq.cli import main
-from onnxq.quality import Quality, compare_outputs
+from onnxq.quality import MAX_DB, Quality, compare_outputs
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = (
@@ -71,8 +71,18 @@ def test_numbers_where_there_were_none_are_not_the_same_layer_by_layer() -> None
     assert "first differ at 'c' (MatMul)" in run("check", "nan.onnx", "sound.onnx", "--by-layer")
     assert "the same throughout" in run("check", "nan.onnx", "nan.onnx", "--by-layer")
     nan, one = np.full(3, np.nan), np.ones(3)
+    assert 100 < difference(np.array([1, np.inf]), np.array([1, 7])).sqnr < MAX_DB
     assert difference(nan, one).broken and not difference(nan, nan).broken
     assert not difference(np.array([1, -np.inf]), np.array([1, -1e30])).broken  # as masks of attention are
+
+
+def test_what_comes_out_at_an_output_without_numbers_is_told_beside_others(folder: Path) -> None:
+    text = TEXT.replace("float[1, 6] y", "float[1, 6] y, float[1, 16] z").replace("(c, h) }", "(c, h)  z = Relu(x) }")
+    for name, weights in (("lost", NAN), ("mended", {})):
+        tiny.save(tiny.model(text, CONSTANTS | weights), folder, f"{name}.onnx")
+    said = run("check", "lost.onnx", "mended.onnx")
+    assert "identical" not in said and "in places of 'y' where something else comes out now" in said
+    assert "identical" in run("check", "lost.onnx", "lost.onnx")
 
 
 def test_the_doctor_names_the_weight(tmp_path: Path) -> None:
@@ -107,7 +117,7 @@ def test_a_bundle_without_numbers_is_not_called_right(weights: dict, folder: Pat
     _replace_model(folder / "b", tiny.model(TEXT, CONSTANTS | weights).SerializeToString())
     said = run("verify", "b", code=3)
     assert "where it was exported, the model gives no finite number at 'y'" in said and "identical" not in said
-    assert ("something else comes out at 'y' here" in said) is not bool(weights)
+    assert ("in places of 'y' where something else comes out now" in said) is not bool(weights)
 
 
 def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder: Path) -> None:
@@ -120,7 +130,7 @@ def test_decisions_beside_outputs_without_numbers_do_not_vouch_for_these(folder:
     said = run("verify", "b")
     assert "identical" in said and "gives no finite number at 'y'" in said
     _replace_model(folder / "b", (folder / "well.onnx").read_bytes())
-    assert "something else comes out at 'y' here" in run("verify", "b", code=3)
+    assert "in places of 'y' where something else comes out now" in run("verify", "b", code=3)
 
 
 def test_numbers_in_single_places_where_there_were_none_are_told(folder: Path) -> None:
@@ -158,6 +168,34 @@ def test_other_numbers_are_told_however_large(large: float, folder: Path) -> Non
     assert "agrees  0.0 dB with" in _program(folder / "b")
     sign_again(folder / "b", "samples.npz")
     assert "computes something else here" in run("verify", "b", code=1)
+
+
+@pytest.mark.parametrize(
+    ("x", "agrees"),
+    [
+        pytest.param([[1e150] * 4, [1.0] * 4], "-6.0 dB", id="beside huge ones"),
+        pytest.param([[1e-170] * 4, [2e-170] * 4], "-6.0 dB", id="tiny"),
+        pytest.param([[-3e7] * 4, [1.0, 2.0, 3.0, 4.0]], None, id="beside large ones"),
+    ],
+)
+def test_where_a_number_differs_nothing_is_identical(x: list, agrees: str | None, folder: Path) -> None:
+    """Beside large ones the error is told by the largest difference alone."""
+    for name, op in (("a", "Where(l, n, n)"), ("b", "Where(l, n, x)")):
+        text = "g (double[1, 4] x) => (double[1, 4] y) { a = Abs(x)  l = Less(t, a)  n = Neg(x)  y = "
+        tiny.save(tiny.model(f"{text}{op} }}", {"t": np.array(1e4)}), folder, f"{name}.onnx")
+    np.savez("apart.npz", x=np.array(x)[:, None])
+    run("export", "a.onnx", "-o", "b", "--data", "apart.npz")
+    _replace_model(folder / "b", (folder / "b.onnx").read_bytes())
+    program = _program(folder / "b")
+    assert "identical" not in program and f"agrees  {agrees or '13'}" in program
+    said = run("check", "a.onnx", "b.onnx", "--data", "apart.npz")
+    layers = run("check", "a.onnx", "b.onnx", "--data", "apart.npz", "--by-layer")
+    if agrees is None:
+        assert "119.9 dB" in said and "119.9 dB" in run("verify", "b")
+        assert "'y' the least: 119.9 dB" in layers
+    else:
+        assert f"{agrees} SQNR" in said and agrees in run("verify", "b", code=1)
+        assert f"first differ at 'y' (Where): {agrees}" in layers
 
 
 def _program(bundle: Path) -> str:

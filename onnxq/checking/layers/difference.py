@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.quality import MAX_DB
-from onnxq.quality.brought_down import brought_down
+from onnxq.quality import MAX_DB, UNEQUAL_DB
+from onnxq.quality.ranges import ranges
 from onnxq.summaries.pair_sums import PairSums
 
 #: Arrays whose cosine is at least so much are the same, as far as their order goes.
@@ -20,17 +20,19 @@ _MOST_AXES = 4
 
 
 @dataclass
-class Difference(PairSums):
+class Difference:
     """Of the numbers that are finite in the first array.
 
     Attributes:
         broken: the other one had numbers that are not finite where the first one's were; or the first one's were not
             anywhere, and the other one's are others.
         untold: in places where the first one's were not, the other one had something else.
+        sums: by range, as `ranges` says.
     """
 
     broken: bool = False
     untold: bool = False
+    sums: dict[int, PairSums] = field(default_factory=dict)
 
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Of two arrays of one size, in the same order."""
@@ -43,25 +45,37 @@ class Difference(PairSums):
                 return
             self.untold |= is_other
             x, y = x[known], y[known]
-        x, y, by = brought_down(x, y)
-        largest, self.largest = self.largest, 0.0
-        try:
-            super().add(x, y)
-        except ValueError:
-            self.broken = True
-        self.largest = max(largest, float(np.ldexp(self.largest, by)))
+        for by, a, b in ranges(x, y):
+            try:
+                self.sums.setdefault(by, PairSums()).add(a, b)
+            except ValueError:
+                self.broken = True
+
+    @property
+    def count(self) -> int:
+        return sum(sums.count for sums in self.sums.values())
 
     @property
     def sqnr(self) -> float:
-        return -MAX_DB if self.broken else super().sqnr
+        """Of the worst range."""
+        is_other = self.untold or any(sums.noise for sums in self.sums.values())
+        found = min((sums.sqnr for sums in self._heard()), default=MAX_DB)
+        return -MAX_DB if self.broken else min(UNEQUAL_DB if is_other else MAX_DB, found)
 
     @property
     def cosine(self) -> float:
-        return 0.0 if self.broken else super().cosine
+        return 0.0 if self.broken else min((sums.cosine for sums in self._heard()), default=1.0)
 
     @property
     def max_error(self) -> float:
-        return math.inf if self.broken else self.largest
+        with np.errstate(over="ignore"):  # of two numbers that are finite, the difference may be infinite
+            largest = max((float(np.ldexp(sums.largest, by)) for by, sums in self.sums.items()), default=0.0)
+        return math.inf if self.broken else largest
+
+    def _heard(self) -> list[PairSums]:
+        """All but those of tiny numbers beside others, which are silence."""
+        others = [sums for by, sums in self.sums.items() if by >= 0]
+        return others if any(sums.signal for sums in others) else [*self.sums.values()]
 
 
 def difference(wanted: NDArray, got: NDArray) -> Difference:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from onnxq.quality import MAX_DB, REPEATABLE_DB
+from onnxq.quality import MAX_DB, REPEATABLE_DB, UNEQUAL_DB
 
 #: Of the JSON form.
 VERSION = 1
@@ -35,7 +35,7 @@ class LayerError(msgspec.Struct, frozen=True):
         local_sqnr: dB, of what the layer itself adds: it reads in B what A has there. None: it could not be run so.
         cosine: of the angle between the two values.
         max_error, local_max_error: the largest difference of two numbers.
-        role: see `Role`; None where `local_sqnr` is.
+        role: see `Role`; None where `local_sqnr` is, or the error too small for anyone to say where it comes in.
         is_output: whether it is an output of A, perhaps once it is moved or converted.
         is_scaled: whether B has its channels scaled, which those who read it take back; for the figures they were
             scaled back.
@@ -131,6 +131,6 @@ def role_of(sqnr: float, local: float | None) -> Role | None:
     """What a layer does, by the error behind it and that which it adds."""
     if local is None:
         return None
-    if sqnr >= MAX_DB:
-        return "same"
-    return "adds" if local < MAX_DB and local <= sqnr - 10 * math.log10(ADDS) else "passes"
+    if sqnr >= UNEQUAL_DB:
+        return "same" if sqnr >= MAX_DB else None
+    return "adds" if local < UNEQUAL_DB and local <= sqnr - 10 * math.log10(ADDS) else "passes"

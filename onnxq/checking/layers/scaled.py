@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.checking.layers.side import Side
 from onnxq.quality import decibel
-from onnxq.quality.brought_down import brought_down
+from onnxq.quality.ranges import brought_near
 
 #: Numbers of a channel from which its scale is told: of fewer it would take in what rounding did to them.
 LEAST = 32
@@ -58,7 +58,7 @@ class ScaleSums:
     def add(self, wanted: NDArray, got: NDArray) -> None:
         """Of arrays of one shape; the axes of channels are the second, of images, and the last."""
         self.count += wanted.size
-        wanted, got, _ = brought_down(wanted, got)
+        wanted, got = brought_near(wanted, got)
         for axis in {1, wanted.ndim - 1} if wanted.ndim > 1 else ():
             shape = wanted.shape
             parts = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
