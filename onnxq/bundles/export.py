@@ -178,12 +178,14 @@ def _measured(
         if not {*names} <= {*in_float.outputs}:
             raise BadModel(f"'{others[0]}' has other outputs than '{path}': it is not the float model of it")
         floats = [in_float.run(feed, names) for feed in feeds]
-    kept = stored.Stored(feeds, found.outputs, floats).fitting()
+    kept = stored.Stored(feeds, found.outputs, floats)
     if two := stored.of_two_kinds(names, kept):
         raise BadModel(f"'{others[0]}' gives '{two[0]}' as another kind than '{path}': {two[1]}")
+    kept = kept.fitting()
     if not kept.feeds:
         return None, ["a sample is too large to be stored: there is nothing that 'onnxq verify' could compare"]
-    to_float = compare_outputs(names, kept.floats, kept.wanted) if others else None
+    apart = stored.of_other_shapes(names, kept)
+    to_float = compare_outputs(names, kept.floats, kept.wanted, apart) if others else None
     error = to_float.sqnr if to_float is not None and to_float.outputs else None
     if error is None:
         kept = dataclasses.replace(kept, floats=[])
@@ -191,6 +193,7 @@ def _measured(
     machine = schemas.MachineFile(**asdict(this_machine()))
     count, on, proves = len(kept.feeds), trials.words, trials.proves
     notes = [f"output '{name}' is random: not compared" for name in sorted(random)]
+    notes += [f"output '{name}' has another shape in the float model: not compared with it" for name in sorted(apart)]
     notes += blank_notes(compare_outputs(names, kept.wanted, kept.wanted), "the model")
     notes += [] if to_float is None else blank_notes(to_float)
     return Measured(machine, threads, count, on, proves, names, found.milliseconds, found.kernels, error), notes

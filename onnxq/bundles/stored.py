@@ -83,6 +83,12 @@ def of_two_kinds(names: Sequence[str], kept: Stored) -> tuple[str, str] | None:
     return None
 
 
+def of_other_shapes(names: Sequence[str], kept: Stored) -> frozenset[str]:
+    """Outputs that have another shape in the float model on some sample: no distance to it can be told."""
+    rows = zip(kept.wanted, kept.floats, strict=False)
+    return frozenset(name for row in rows for name, x, y in zip(names, *row, strict=True) if x.shape != y.shape)
+
+
 def save(file: Path, stored: Stored, inputs: Sequence[Input]) -> None:
     """Write `stored`; bfloat16 becomes float32, which holds the same numbers."""
     arrays: dict[str, NDArray] = {}

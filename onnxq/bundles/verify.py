@@ -109,10 +109,12 @@ def verify(
     notes += _differences(there, machine, found.kernels)
     quality = compare_outputs(there.outputs, kept.wanted, found.outputs)
     notes += blank_notes(quality, "where it was exported, the model")
-    to_float = compare_outputs(there.outputs, kept.floats, found.outputs) if has_floats else None
+    apart = stored.of_other_shapes(there.outputs, kept)
+    to_float = compare_outputs(there.outputs, kept.floats, found.outputs, apart) if has_floats else None
     error = None if to_float is None or not to_float.outputs else to_float.sqnr
     if quality.outputs:
-        _require_agreement(folder, there, quality, error)
+        rest = compare_outputs(there.outputs, kept.wanted, found.outputs, frozenset(there.outputs) - apart)
+        _require_agreement(folder, there, quality, error, rest)
     if quality.appearing or (quality.blank and not quality.outputs):
         return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
     agrees = MAX_DB if quality.agreement is None else quality.agreement  # without any: all are empty
@@ -142,18 +144,22 @@ def _library(folder: Path, manifest: Manifest, load_library: bool) -> tuple[bool
     return False, [f"the bundle's library {why}: not loaded (--load-library does), the model ran by its functions"]
 
 
-def _require_agreement(folder: Path, there: Measured, quality: Quality, error: float | None) -> None:
-    """
+def _require_agreement(folder: Path, there: Measured, quality: Quality, error: float | None, rest: Quality) -> None:
+    """Judge outputs by their distance to float, if it says anything of how good they were; else by what was stored.
+
+    Args:
+        quality, rest: agreement with what was stored, of all outputs and of those that have no distance to float.
+
     Raises:
         CheckFailed: the model computes something else here.
     """
     where, is_other = f"on {there.machine.cpu}", quality.is_another(AGREES_DB)
-    if error is not None and there.sqnr is not None:
+    if error is not None and there.sqnr is not None and there.sqnr > -MAX_DB:
         if error < there.sqnr - WORSE_DB and quality.is_another(SAME_DB):
             raise CheckFailed(
                 f"'{folder}' is further from float here ({error:.1f} dB) than {where} ({there.sqnr:.1f} dB)"
             )
-        is_other = not quality.decides_alike
+        is_other = not quality.decides_alike or rest.is_another(AGREES_DB)
     if is_other:
         raise CheckFailed(
             f"'{folder}' computes something else here than {where}: {quality.agreement or 0.0:.1f} dB, "

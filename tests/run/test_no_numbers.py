@@ -219,19 +219,35 @@ def test_outputs_of_the_float_model_that_are_stored_otherwise_are_no_samples(fol
 
 
 def test_outputs_whose_shape_follows_from_the_numbers_are_verified(folder: Path) -> None:
-    text = "g (float[1, 16] x) => (int64[2, k] y) { a = MatMul(x, w)  b = Greater(a, least)  y = NonZero(b) }"
-    for name, least in (("few", 2.0), ("more", 0.0)):
-        tiny.save(tiny.model(text, {"w": CONSTANTS["w"], "least": np.array(least, np.float32)}), folder, f"{name}.onnx")
-    run("export", "few.onnx", "-o", "b", "--reference", "more.onnx", "--data", "sound.npz")
-    assert "-120.0 dB" in run("verify", "b")
-    run("export", "few.onnx", "-o", "c", "--reference", "few.onnx", "--data", "sound.npz")
-    assert "-120.0 dB" not in run("verify", "c")
+    """By what was stored, where the float model has another shape; what else there is, by its distance to float."""
+    nonzero = "{ a = MatMul(x, w)  b = Greater(a, least)  y = NonZero(b)"
+    for text, figure in (
+        (f"g (float[1, 16] x) => (int64[2, k] y) {nonzero} }}", None),
+        (f"g (float[1, 16] x) => (int64[2, k] y, float[1, 16] s) {nonzero}  s = Mul(a, v) }}", 120.0),
+    ):
+        for name, least, v in (("few", 2.0, 1.0), ("more", 0.0, 1.0), ("wrong", 2.0, 7.0)):
+            constants = {"w": CONSTANTS["w"], "least": np.float32(least), "v": np.float32(v)}
+            tiny.save(tiny.model(text, constants), folder, f"{name}.onnx")
+        said = run("export", "few.onnx", "-o", "b", "--reference", "more.onnx", "--data", "sound.npz", "--force")
+        assert "output 'y' has another shape in the float model: not compared with it" in said
+        assert json.loads((folder / "b" / "manifest.json").read_text())["measured"]["sqnr"] == figure
+        assert "identical" in run("verify", "b")
+        _replace_model(folder / "b", (folder / "more.onnx").read_bytes())
+        assert "computes something else here" in run("verify", "b", code=1)
+    _replace_model(folder / "b", (folder / "wrong.onnx").read_bytes())
+    assert "further from float here" in run("verify", "b", code=1)
+    edit(folder / "b", lambda table: table["measured"].update(sqnr=-120.0))
+    assert "computes something else here" in run("verify", "b", code=1)
 
 
 def test_what_gives_another_kind_of_output_is_no_float_model_of_a_bundle(folder: Path) -> None:
     tiny.save(tiny.model("g (float[1, 16] x) => (bool[1, 16] y) { y = IsNaN(x) }"), folder, "other.onnx")
     said = run("export", "sound.onnx", "-o", "b", "--reference", "other.onnx", code=1)
     assert "'other.onnx' gives 'y' as another kind than 'sound.onnx': float32 and bool" in said
+    text = "g (float[1, 16] x) => (seq(float[?, ?]) y) { s = SplitToSequence<axis = 1>(x, n)  y = Identity(s) }"
+    tiny.save(tiny.model(text, {"n": np.array([3, 13])}), folder, "parts.onnx")
+    said = run("export", "sound.onnx", "-o", "b", "--reference", "parts.onnx", code=1)
+    assert "as another kind than 'sound.onnx': float32 and what is no array of numbers" in said
 
 
 def test_what_nobody_could_run_or_compare_is_told_by_the_exit_status(folder: Path) -> None:
