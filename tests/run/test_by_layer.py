@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from tiny import model, normal, save
 
 from onnxq.checking.layers.by_layer import by_layer
-from onnxq.checking.layers.difference import axes_between, turned, turned_back
+from onnxq.checking.layers.difference import axes_between, difference, turned, turned_back
 from onnxq.checking.layers.floor import parse_floors
 from onnxq.checking.layers.result import ByLayer, LayerError, role_of
 from onnxq.cli import main
 from onnxq.errors import BadModel
+from onnxq.quality import MAX_DB, UNEQUAL_DB
 from onnxq.samples.sampling import Sampling
 
 CHAIN = """g (float[4, 8] x) => (float[4, 8] y) {
@@ -52,8 +53,8 @@ def test_a_model_is_the_same_as_itself(tmp_path: Path, data: Sampling) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("large", [1.0, 1e150, 1e200])
-def test_numbers_whose_squares_are_infinite_are_compared(large: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [1e-170, 1.0, 1e150, 1e200])
+def test_numbers_whose_squares_are_infinite_or_none_are_compared(large: float, tmp_path: Path) -> None:
     """Scaled channels too; what a layer is given is not rounded to float32, which does not hold it."""
     text = "g (double[100, 4] x) => (double[100, 4] y) { h = Mul(x, s)  r = Relu(h)  y = Mul(r, t) }"
     np.savez(tmp_path / "data.npz", x=normal(8, 100, 4).astype(np.float64) * large)
@@ -65,6 +66,12 @@ def test_numbers_whose_squares_are_infinite_are_compared(large: float, tmp_path:
     last = found.layers[-1]
     assert last.sqnr == last.local_sqnr == pytest.approx(-20 * np.log10(2)) and last.cosine == pytest.approx(-1)
     assert large < last.max_error < 20 * large
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_error_that_float64_does_not_hold_is_infinite() -> None:
+    found = difference(np.array([1.7e308, 1.0]), np.array([-1.7e308, 1.0]))
+    assert found.max_error == np.inf and found.sqnr == pytest.approx(-20 * np.log10(2))
 
 
 def test_the_layer_with_the_fault_is_found_and_the_others_pass_it_on(tmp_path: Path, data: Sampling) -> None:
@@ -414,3 +421,5 @@ def test_a_layer_without_error_of_its_own_adds_none() -> None:
         "adds",
         "passes",
     ]
+    assert role_of(MAX_DB, MAX_DB) == "same" and role_of(UNEQUAL_DB, UNEQUAL_DB) is None  # that is rounding, or hidden
+    assert role_of(115.0, UNEQUAL_DB) == "passes"

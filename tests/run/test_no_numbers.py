@@ -271,6 +271,11 @@ def test_why_no_layer_was_compared_is_told(folder: Path) -> None:
     assert result.exit_code == 3 and json.loads(result.stdout)["notes"][-1].startswith(why)
     assert why in run("check", "whole", "whole", "--by-layer", code=3)
     assert "identical" in run("check", "whole/i.onnx", "whole/i.onnx")
+    for n in (6, 8):
+        text = f"g (float[1, 16] x) => (float[1, {n}] y) {{ y = MatMul(x, w) }}"
+        tiny.save(tiny.model(text, {"w": tiny.normal(16, n)}), folder, f"{n}.onnx")
+    said = run("check", "8.onnx", "6.onnx", "--by-layer", code=3)
+    assert f"{why}-point numbers, as many in one as in the other, on these inputs" in said
 
 
 def test_a_manifest_whose_error_is_no_number_is_damaged(folder: Path) -> None:

@@ -41,7 +41,7 @@ NOT_TENSORS = (ir.OptionalType, ir.SequenceType, ir.SparseTensorType)
 _GUESSED = 0.5
 NO_VALUES = "no sample could be made up: give --data"
 NO_NUMBERS = (
-    "no layer that is in both models gives floating-point numbers on these inputs; "
+    "no layer that is in both models gives floating-point numbers, as many in one as in the other, on these inputs; "
     "without --by-layer, 'onnxq check' compares outputs of integers, truth values and texts too"
 )
 
