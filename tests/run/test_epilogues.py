@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 NUMBERS = """root2 = Constant <value = float {1.41421356}> ()  half = Constant <value = float {0.5}> ()
     one = Constant <value = float {1.0}> ()  three = Constant <value = float {3.0}> ()
     small = Constant <value = float {0.044715}> ()  factor = Constant <value = float {0.79788456}> ()
-    other_factor = Constant <value = float {0.7}> ()"""
+    other_factor = Constant <value = float {0.7}> ()  six = Constant <value = float {6.0}> ()"""
 #: Between p = x · w and h: the activation that it becomes, and what else.
 SPELLINGS = {
     "nothing": ("h = Identity (p)", "", False, ""),
@@ -56,6 +56,18 @@ SPELLINGS = {
         "",
     ),
     "silu": ("s = Add (p, b)  g = Sigmoid (s)  h = Mul (s, g)", "silu", True, ""),
+    "silu by exponentials, which overflow": (
+        "e = Exp (p)  f = Add (e, one)  n = Mul (p, e)  h = Div (n, f)",
+        "silu",
+        False,
+        "",
+    ),
+    "relu6, which is a relu up to six": (
+        "s = Relu (p)  d = Sub (p, six)  t = Relu (d)  h = Sub (s, t)",
+        "",
+        False,
+        "",
+    ),
     "gate": ("g = Sigmoid (p)  s = Mul (g, p)  h = Mul (s, r)", "silu", False, "times"),
     "residual": ("s = Add (p, b)  h = Add (r, s)", "", True, "plus"),
     "all": ("s = Add (p, b)  a = Gelu (s)  h = Add (a, r)", "gelu", True, "plus"),

@@ -1,7 +1,7 @@
 """Activation functions as models spell them, in one node or a dozen: known by the numbers that they compute.
 
-What hangs on a value and reads nothing but it and single constants is computed on numbers from -6 to 6, and compared
-with the functions that kernels have. So no spelling has to be known, neither that of an exporter nor onnxruntime's own.
+What hangs on a value and reads nothing but it and single constants is computed on numbers near zero and far from it, and
+compared with the functions that kernels have. So no spelling has to be known, neither that of an exporter nor onnxruntime's own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from onnxq.model import graph
 
 #: Nodes that one may have.
 MOST_NODES = 12
-#: Where functions are compared, and how close they must be; Gelu and its approximation by tanh are 5e-4 apart.
-POINTS = np.linspace(-6.0, 6.0, 97)
+#: Up to where functions differ by more than their tails do.
+NEAR = 6.0
+_FAR = np.geomspace(NEAR, 1e9, 64)[1:]
+#: Where functions are compared, and how close they must be; Gelu and its approximation by tanh are 5e-4 apart. A ReLU6
+#: is told from a ReLU far out only.
+POINTS = np.concatenate([-_FAR[::-1], np.linspace(-NEAR, NEAR, 97), _FAR])
 CLOSE = 2e-5
 
 Numbers = NDArray[np.float64]
@@ -139,9 +143,12 @@ def _of_microsoft(node: ir.Node, inputs: list[Numbers]) -> Numbers | None:
 
 
 def _word_of(numbers: Numbers) -> str | None:
+    # A spelling whose exponentials overflow gives no number far out (inf / inf), in any runtime.
+    overflows = np.isnan(numbers) & (np.abs(POINTS) > NEAR)
     for word, function in FUNCTIONS.items():
-        wanted = function(POINTS)
-        if bool(np.all(np.abs(numbers - wanted) <= CLOSE * (1.0 + np.abs(wanted)))):
+        with np.errstate(over="ignore"):
+            wanted = function(POINTS)
+        if bool(np.all(overflows | (np.abs(numbers - wanted) <= CLOSE * (1.0 + np.abs(wanted))))):
             return word
     return None
 
