@@ -40,7 +40,7 @@ def _scale(node: ir.Node, scaled: Scaled, factors: NDArray, names: Names) -> Non
     repeated, axis, rank = np.repeat(factors, scaled.repeats), scaled.axis, len(tensor.shape)
     along = repeated.reshape([-1 if i == axis else 1 for i in range(rank)])
     new = graph.lazily(tensor, lambda w: w * along)
-    if old.uses() == ((node, scaled.index),):
+    if old.uses() == ((node, scaled.index),) and not old.is_graph_output():
         old.const_value = new
         return
     value = graph.add_constant(old.graph, names.fresh(f"{old.name}_scaled"), new)

@@ -128,6 +128,18 @@ def test_the_scaled_float_model_computes_the_same(
     assert counts[0] == counts[1]  # constants that nobody else reads are replaced
 
 
+def test_constants_that_are_outputs_stay(tmp_path: Path) -> None:
+    text = "m (float[7, 32] x) => (float[7, 48] y, float[32] G, float[32, 48] V) { h = Mul(x, G) y = MatMul(h, V) }"
+    path = tiny.save(tiny.model(text, {"G": vector(), "V": V}), tmp_path)
+    model = open_job(path, Recipe("int8"), "onnx").model
+    factors = {place: np.full(place.channels, 8, np.float32) for place in channel_places(model)}
+    assert len(factors) == 1
+    write.save(scale_channels(model, factors), tmp_path / "scaled.onnx", lambda _: None)
+    session = onnxruntime.InferenceSession(tmp_path / "scaled.onnx", providers=["CPUExecutionProvider"])
+    _, g, v = session.run(None, {"x": tiny.normal(7, 32)})
+    assert np.array_equal(g, vector()) and np.array_equal(v, V)
+
+
 @pytest.mark.parametrize("body", NONE)
 def test_nothing_is_scaled_where_that_would_show(body: str, tmp_path: Path) -> None:
     constants = {"W": W, "V": V, "G": vector(), "T": np.ones((1, 32), np.float32), "zero": np.float32(0)}
