@@ -13,6 +13,8 @@ ORIGIN = "onnxq.origin"
 #: Of a constant of a rewritten model that was made of a weight: the name of that in the prepared model.
 SOURCE = "onnxq.source"
 #: Of a constant that its reader has to find as such: it is not to be made of another one with the same bytes.
+CONSTANT = "onnxq.constant"
+#: Of one of which no other one is to be made either.
 APART = "onnxq.apart"
 #: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
 TURNED = "onnxq.turned"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.model.origin import APART, ORIGIN
+from onnxq.model.origin import APART, CONSTANT, ORIGIN
 
 #: Fewer bytes are not worth a node.
 LEAST_BYTES = 1 << 10
@@ -38,18 +38,18 @@ class Sharing:
         Args:
             digest_of: gives blake2b of the bytes of `tensor`, of 20 bytes.
         """
-        key, owner = _key(value), value.graph
+        key, owner, may_be_made = _key(value), value.graph, not value.meta.get(CONSTANT)
         if key is None or self._count[key] < 2 or not isinstance(owner, ir.Graph):
             return False
         shape, digest = tuple(tensor.shape.numpy()), digest_of()
         others = self._written.setdefault(key, [])
         for other, seen in others:
             before = tuple(other.const_value.shape.numpy()) if other.const_value is not None else ()
-            if seen == digest:
+            if seen == digest and (before == shape or may_be_made):
                 _replace(value, other, owner, None if before == shape else shape)
                 return True
             may_be_turned = len(shape) == 2 and before == shape[::-1] and tensor.dtype.bitwidth == 8
-            if may_be_turned and seen == _digest(np.ascontiguousarray(tensor.numpy().T).tobytes()):
+            if may_be_made and may_be_turned and seen == _digest(np.ascontiguousarray(tensor.numpy().T).tobytes()):
                 _replace(value, other, owner, ())
                 return True
         others.append((value, digest))

@@ -163,3 +163,17 @@ def test_codes_for_readers_of_both_ways_are_no_smaller_than_halves(tmp_path: Pat
     plan = onnxq.quantize(model, tmp_path / "out.onnx", "w8a8-dynamic").plan
     assert [choice.format for choice in plan] == ["float16", "float16"]
     assert next(iter(plan)).reason == "a shorter format would be no smaller here"
+
+
+def test_weights_of_regions_are_constants(tmp_path: Path) -> None:
+    """Two that are turned to each other lie there twice, for a region has no other reader of its weight."""
+    text = """g (float[N, 4, 64] x, float[N, 64] z) => (float[N, 4, 64] y, float[N, 64] u) {
+        t = Transpose<perm = [1, 0]>(w)  a = MatMul(x, t)  b = Relu(a)  y = MatMul(b, t)
+        c = Gemm<transB = 1>(z, w)  d = Relu(c)  u = Gemm<transB = 1>(d, w) }"""
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(64, 64)}), tmp_path)
+    data = [{"x": tiny.normal(1, 4, 64, seed=i), "z": tiny.normal(1, 64, seed=i)} for i in range(8)]
+    recipe = Recipe("w8a8", keep_slow=True, min_sqnr=0.0)
+    made = onnx.load(onnxq.quantize(model, tmp_path / "q.onnx", recipe, target="onnxq", data=data).output)
+    constants = {each.name for each in made.graph.initializer}
+    regions = [node for node in made.graph.node if node.op_type == "Region"]
+    assert len(regions) == 2 and all({*node.input} <= constants | {"x", "z"} for node in regions)

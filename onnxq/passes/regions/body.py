@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import CONSTANT
 from onnxq.model.types import Types
 from onnxq.passes.regions.group import FloatGroup, Group, Tensor
 from onnxq.passes.regions.groups import Ranks, is_int8, rank_of
@@ -108,6 +109,7 @@ class _Writer:
             self.copy(node)
         for name, value in group.words.items():
             if isinstance(value, ir.Value):
+                value.meta[CONSTANT] = True
                 words[name] = self.input(value)
             elif isinstance(value, np.ndarray):
                 words[name] = self.constant(value, _graph_of(group.last))
