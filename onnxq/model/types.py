@@ -18,6 +18,8 @@ from onnxq.model.dims.known import Dims, Least
 from onnxq.runtime import supervisor
 
 Dim = int | str | None
+#: How names begin that ONNX gives to dimensions of which it knows nothing, and how those end that `types_of` gives.
+_INVENTED, _OF_VALUE = "unk__", "_onnxq"
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 
 
@@ -102,7 +104,7 @@ def types_of(model: ir.Model) -> Types:
     for value in copy.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
-                value.shape[axis] = f"{value.name}_{axis}_onnxq"
+                value.shape[axis] = f"{value.name}_{axis}{_OF_VALUE}"
     found, sizes = infer_types(copy), sizes_of(copy)
     known = {value.name: dims for value, dims in sizes.dims.items() if value.name in found}
     return Types({name: _with_dims(each, known.get(name), found) for name, each in found.items()})
@@ -125,4 +127,9 @@ def _named(dim: Size, types: Types) -> Dim:
     value, axis = dim
     shape = types.of(value).shape
     own = shape[axis] if shape is not None and axis < len(shape) else None
-    return f"{value.name}_{axis}_onnxq" if own is None else own
+    return f"{value.name}_{axis}{_OF_VALUE}" if own is None else own
+
+
+def is_named(dim: Dim) -> bool:
+    """Whether a dimension has a name that a model gave it, so that another name says another size."""
+    return isinstance(dim, str) and not dim.startswith(_INVENTED) and not dim.endswith(_OF_VALUE)

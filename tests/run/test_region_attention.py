@@ -151,3 +151,33 @@ def test_what_is_no_attention_stays(tmp_path: Path, old: str, new: str) -> None:
         ort.InferenceSession(path).run(None, {"x": x}), onnxq.session(out).run(None, {"x": x}), strict=True
     ):
         assert sqnr(y, found) > 25
+
+
+@pytest.mark.parametrize(
+    ("inputs", "score"),
+    [
+        ("float[1, 12, 32] x, float[n, 12, 32] z", "b = Div(p, root)"),
+        ("float[n, 12, 32] x, float[m, 12, 32] z", "b = Div(p, root)"),
+        ("float[1, 12, 32] x, float[1, 12, 32] z, float[n, 1, 12, 12] m", "s = Div(p, root)  b = Add(s, m)"),
+        ("float[1, 12, 32] x, float[1, 12, 32] z, bool[n, 1, 12, 12] m", "s = Div(p, root)  b = Where(m, s, low)"),
+    ],
+)
+def test_what_has_more_matrices_than_its_queries_stays(tmp_path: Path, inputs: str, score: str) -> None:
+    body = f"""sq = Identity(heads)
+        {PROJECTED.replace("MatMul(x, wk)", "MatMul(z, wk)").replace("MatMul(x, wv)", "MatMul(z, wv)")}
+        p = MatMul(q, k)  {score}  w = Softmax<axis = -1>(b)  y0 = MatMul(w, v)
+        y1 = Transpose<perm = [0, 2, 1, 3]>(y0)  y2 = Reshape(y1, joined)  y = MatMul(y2, wo)"""
+    used = {name: value for name, value in constants().items() if any(f"{name}{end}" in body for end in ",)")}
+    path = tiny.save(tiny.model(f"g ({inputs}) => (float[n, 12, 32] y) {{ {body} }}", used), tmp_path)
+
+    def feed(batch: int) -> dict[str, NDArray]:
+        shapes = {"x": (1, 12, 32), "z": (batch if "1, 12, 32] z" not in inputs else 1, 12, 32)}
+        made = {name: normal(*shape, seed=7) for name, shape in shapes.items()}
+        kind = bool if "bool" in inputs else np.float32
+        return made | ({"m": np.ones((batch, 1, 12, 12), kind)} if "12] m" in inputs else {})
+
+    out = tmp_path / "out.onnx"
+    onnxq.quantize(path, out, Recipe("w8a8", keep_slow=True), target="onnxq", data=[feed(1)] * 4, check=False)
+    assert "attention" not in steps(out)
+    y, found = (session.run(None, feed(2))[0] for session in (ort.InferenceSession(path), onnxq.session(out)))
+    assert sqnr(y, found) > 20

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.types import Dim, Types
+from onnxq.model.types import Dim, Types, is_named
 from onnxq.planning.attention import is_of_rows, masked, scaled_product
 from onnxq.planning.rows.operands import Operand, key_of, numbers_of, operand_of, turns_heads
 
@@ -130,7 +130,29 @@ def fits(found: Int8Attention, types: Types) -> bool:
         return False
     shape = types.of(found.q.root).shape
     merged = found.merged_rows if found.merges and found.q.heads else (0, 0)
-    return all(_keeps_rows(each, types) for each in found.operands) and _are_rows(merged, shape)
+    keeps = all(_keeps_rows(each, types) for each in found.operands) and _are_rows(merged, shape)
+    return keeps and _has_matrices_of_q(found, types)
+
+
+def _has_matrices_of_q(found: Int8Attention, types: Types) -> bool:
+    """Whether q has a matrix for each one of k, v and the mask; a step does not repeat its own."""
+    q, *others = (_leading(each, types) for each in found.operands)
+    masks = [found.mask, *([] if found.hides is None else [found.hides.inputs[0]])]
+    others += [(types.of(mask).shape or ())[:-2] for mask in masks if mask is not None]
+    return all(_is_repeated(*each) for other in others for each in zip(other[::-1], q[::-1], strict=False))
+
+
+def _leading(operand: Operand, types: Types) -> tuple[Dim, ...]:
+    """How many matrices there are, along each axis."""
+    shape = types.of(operand.root).shape or ()
+    return (*shape[:1], operand.heads) if operand.heads else shape[:-2]
+
+
+def _is_repeated(dim: Dim, of_q: Dim) -> bool:
+    """Whether the other operand has one matrix for all along an axis, or as many as q, as far as is known."""
+    if dim is None or of_q is None or dim in (1, of_q):
+        return True
+    return of_q > 1 if isinstance(of_q, int) else not (is_named(of_q) and (isinstance(dim, int) or is_named(dim)))
 
 
 def _keeps_rows(operand: Operand, types: Types) -> bool:
