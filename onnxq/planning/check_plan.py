@@ -20,8 +20,8 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
     """Look at every node of the plan.
 
     Raises:
-        BadRecipe: the plan is for another target, names a node that the model at `path` does not have, or asks for a
-            method or number format that the target has no form of for that node.
+        BadRecipe: the plan is for another target, names a node that the model at `path` does not have or that is
+            another operator there, or asks for a method or number format that the target has no form of for it.
     """
     if plan.target != target.name:
         raise BadRecipe(f"the plan is for target {plan.target}, not for {target.name}")
@@ -30,6 +30,8 @@ def require_possible(plan: Plan, model: ir.Model, target: Target, path: Path) ->
         node = known.get(choice.node)
         if node is None:
             raise BadRecipe(f"the plan names node '{choice.node}', which '{path}' does not have")
+        if choice.op != node.op_type:
+            raise BadRecipe(f"the plan: node '{choice.node}' is {node.op_type} in '{path}', not {choice.op}")
         if choice.format is not None and (choice.method is not Method.STATIC or choice.format != target.in_blocks):
             targets.require_format(target, choice.format)
         if choice.method is Method.FUSED and not (target.has_onnxq_ops and attention_at(node)):

@@ -211,6 +211,9 @@ def test_plans_from_files(tmp_path: Path) -> None:
     wrong = plan.replacing([Choice(first.node, first.op, Method.FUSED)])
     with pytest.raises(BadRecipe, match=f"'{first.node}' cannot be fused: only attention on target onnxq is"):
         pipeline.quantize(path, tmp_path / "wrong.onnx", target="onnxq", plan=wrong)
+    wrong = plan.replacing([dataclasses.replace(first, op="MoE")])
+    with pytest.raises(BadRecipe, match=f"node '{first.node}' is {first.op} in '.*', not MoE"):
+        pipeline.quantize(path, tmp_path / "wrong.onnx", target="onnxq", plan=wrong)
 
 
 @needs_library
