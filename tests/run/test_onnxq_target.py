@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -237,3 +238,16 @@ def test_the_user_s_algorithm_is_the_one_that_is_used(word: str, tmp_path: Path)
             # Scales of float32 formats are stored as float16.
             np.testing.assert_allclose(got, own, rtol=1e-6 if word == "q4_0" else 1e-3, atol=1e-6)
     assert errors["mse"] == errors[None] < errors["rtn"]
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a16", "nf4", "bf16"])
+def test_attention_reads_what_functions_make(scheme: str, tmp_path: Path) -> None:
+    text = """g (float[b, 6, 64] x) => (float[b, 6, 64] y) { q = MatMul(x, wq)  k = MatMul(x, wk)  v = MatMul(x, wv)
+        o = Attention<q_num_heads = 4, kv_num_heads = 4>(q, k, v)  y = MatMul(o, wo) }"""
+    weights = {name: tiny.normal(64, 64, seed=i) for i, name in enumerate(("wq", "wk", "wv", "wo"))}
+    path = tiny.save(tiny.model(text, weights, opset=23, ir_version=10), tmp_path)
+    out = tmp_path / "out.onnx"
+    onnxq.quantize(path, out, Recipe(scheme, keep_slow=True, min_sqnr=0.0), target="onnxq", check=False)
+    x = {"x": tiny.normal(2, 6, 64, seed=9)}
+    y, found = (ort.InferenceSession(each).run(None, x)[0] for each in (path, out))
+    assert tiny.sqnr(y, found) > 10

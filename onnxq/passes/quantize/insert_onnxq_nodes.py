@@ -18,7 +18,7 @@ from onnxq.passes.low_rank import beside
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._onnxq_weights import nested_scales, widened_tiles
-from onnxq.passes.quantize._weight_forms import WeightForms
+from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Choice, Method, Plan
 
 #: Accuracy levels below this one leave activations as they are.
@@ -32,7 +32,8 @@ class InsertOnnxqNodes(PlanPass):
        bias: inside the node if it is a constant vector, else an Add behind it.
     2. The same with a format without scales (`Format.is_dense`): onnxq.DenseMatMul.
     3. Gather on a [rows, K] table: onnxq.GatherNBits. A table that is also multiplied by is stored once.
-    4. The model gets a function body for each variant that its nodes need.
+    4. ONNX's Attention of rows reads v behind a Reshape that says how long these are, where a function made them.
+    5. The model gets a function body for each variant that its nodes need.
     """
 
     def __init__(self, plan: Plan, *, exact: bool) -> None:
@@ -52,6 +53,8 @@ class InsertOnnxqNodes(PlanPass):
             is_dense = formats.get(choice.format or "").is_dense
             insert = self._gather if node.op_type == "Gather" else self._dense if is_dense else self._matmul
             constants.called.add(insert(node, choice, constants))
+        for node in list(graph.nodes(model)) if nodes else ():
+            _tell_width(node, constants)
         own_ops.add_functions(model, constants.called)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -99,6 +102,21 @@ class InsertOnnxqNodes(PlanPass):
         assert node.graph is not None
         node.graph.remove(node, safe=True)
         return variant
+
+
+def _tell_width(node: ir.Node, constants: WeightForms) -> None:
+    """Where ONNX does not know how long rows of v are, as behind a function, it infers that those of the result have no
+    numbers at all; then onnxruntime refuses what multiplies them."""
+    has_rows = graph.is_op(node, "Attention") and "kv_num_heads" in node.attributes
+    v = node.inputs[2] if has_rows else None
+    maker = None if v is None else v.producer()
+    while maker is not None and graph.is_op(maker, "Cast") and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    if maker is None or maker.domain != own_ops.DOMAIN or "N" not in maker.attributes:
+        return
+    sizes = constants.array(owner_of(node), "rows_of_v", [0, 0, graph.attribute_int(maker, "N", 0)])
+    name = constants.names.fresh(f"{node.name}_v")
+    node.replace_input_with(2, graph.add_node(node, "Reshape", [v, sizes], name, name))
 
 
 def _attributes(k: int, n: int, choice: Choice, variant: Variant) -> graph.Attributes:
