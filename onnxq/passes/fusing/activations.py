@@ -1,7 +1,8 @@
 """Activation functions as models spell them, in one node or a dozen: known by the numbers that they compute.
 
-What hangs on a value and reads nothing but it and single constants is computed on numbers near zero and far from it, and
-compared with the functions that kernels have. So no spelling has to be known, neither that of an exporter nor onnxruntime's own.
+What hangs on a value and reads nothing but it and single constants is computed on numbers near zero and far from it,
+and compared with the functions that kernels have. So no spelling has to be known, neither that of an exporter nor
+onnxruntime's own.
 """
 
 from __future__ import annotations
