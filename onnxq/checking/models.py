@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -18,9 +17,8 @@ from onnxq import own_ops
 from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
-from onnxq.model import graph
 from onnxq.passes.regions.step_names import RegionTime, region_times
-from onnxq.quality import MAX_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime import native
@@ -32,13 +30,6 @@ from onnxq.samples.trials import GIVEN, Trials
 
 #: Seconds for which the float and the quantized model are each timed, in turns.
 TIMING_SECONDS = 1.0
-#: A model checked node by node: nodes that are run, each at a small and at a larger number of rows.
-NODES = 12
-ROWS = (1, 64)
-#: Nodes with larger float weights are not among them, unless there are no others: the runtime copies each weight.
-NODE_BYTES = 1 << 27
-#: Least SQNR of a single node's output; below it something is broken rather than coarse.
-BROKEN_DB = 5.0
 #: Kernels that round activations to 8 bits inside, which onnxq's do not, keep at least so much of any input.
 ROUNDED_DB = 30.0
 NOTHING_COMPARED = "no number, truth value or text came out on these inputs: nothing was compared"
@@ -288,105 +279,3 @@ def quantized_kernels(kernels: Iterable[Kernel]) -> dict[str, int]:
     counted = (kernel for kernel in kernels if kernel.step is None)
     found = Counter(kernel.op for kernel in counted if kernel.op.startswith((*words, *packed)))
     return dict(sorted(found.items()))
-
-
-def check_nodes(
-    prepared: ir.Model, quantized: Path, names: Sequence[str], *, threads: int = THREADS, seconds: float = 0.1
-) -> Check:
-    """Compare a model too large to be run whole: single nodes, each cut out of both models, on random activations.
-
-    Args:
-        prepared: the float model as it was before the rewrite.
-        names: nodes of the prepared model that have weights; the largest ones of each shape are checked.
-
-    Raises:
-        CheckFailed: a node does not load or run, or gives something else.
-    """
-    saved = ir.load(quantized)
-    chosen = _sample(prepared, names)
-    quality: dict[str, float] = {}
-    times = np.zeros(2)
-    kernels: Counter[str] = Counter()
-    rng = np.random.default_rng(0)
-    for node in chosen:
-        pieces = [_cut_out(model, node) for model in (prepared, saved)]
-        try:
-            x = _activation(node, rng, ROWS[-1])
-            for piece in pieces:
-                _declare(piece, x)
-            sessions = [Session(piece, threads=threads, profile=i == 1) for i, piece in enumerate(pieces)]
-            wanted, got = (session.run(x) for session in sessions)
-            found = Quality()
-            found.add(sessions[0].outputs, wanted, got)
-            few = _activation(node, rng, ROWS[0])
-            times += race(sessions, [few, few], seconds=seconds).seconds
-            kernels.update(quantized_kernels(sessions[1].kernels()))
-        except BadModel as error:
-            raise CheckFailed(f"node '{node.name}' of the saved model is broken: {error}") from None
-        quality[node.name or ""] = found.sqnr
-        if found.sqnr < BROKEN_DB:
-            raise CheckFailed(f"node '{node.name}' of the saved model gives something else: {found.sqnr:.1f} dB")
-    worst = min(quality.values(), default=MAX_DB)
-    note = f"too large to be run whole: {len(chosen)} of {len(names)} nodes were checked one by one"
-    return Check(
-        "random activations",
-        sqnr=worst,
-        contrast=worst,
-        sqnr_plain=worst,
-        outputs=quality,
-        float_ms=1e3 * times[0],
-        quantized_ms=1e3 * times[1],
-        threads=threads,
-        kernels=dict(kernels),
-        whole=False,
-        proves=False,
-        notes=(note,),
-    )
-
-
-def _sample(prepared: ir.Model, names: Sequence[str]) -> list[ir.Node]:
-    """Up to `NODES` nodes with a constant weight and one activation: one of each shape first, large ones first."""
-    wanted = set(names)
-    nodes = [n for n in prepared.graph if n.name in wanted and n.op_type in ("MatMul", "Gemm", "Gather")]
-    nodes.sort(key=_weight_bytes, reverse=True)
-    small = [node for node in nodes if _weight_bytes(node) <= NODE_BYTES] or nodes[-1:]
-    seen: Counter[tuple[str, int]] = Counter()
-    ranked = []
-    for node in small:
-        shape = (node.op_type, _weight_bytes(node))
-        ranked.append((seen[shape], node))
-        seen[shape] += 1
-    ranked.sort(key=lambda entry: entry[0])
-    return [node for _, node in ranked[:NODES]]
-
-
-def _weight_bytes(node: ir.Node) -> int:
-    return max((tensor.nbytes for value in node.inputs if (tensor := graph.constant(value)) is not None), default=0)
-
-
-def _cut_out(model: ir.Model, node: ir.Node) -> ir.Model:
-    """The part of `model` between the activations that `node` reads and what it makes, found by their names."""
-    inputs = [value.name or "" for value in node.inputs if value is not None and graph.constant(value) is None]
-    piece = ir.convenience.extract(model.graph, inputs=inputs, outputs=[node.outputs[0].name or ""])
-    return ir.Model(piece, ir_version=model.ir_version, functions=list(model.functions.values()))
-
-
-def _declare(piece: ir.Model, feed: Feed) -> None:
-    """Give the inputs of a piece the types they lost when they were values inside a model."""
-    for value in piece.graph.inputs:
-        x = feed[value.name or ""]
-        value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(x.dtype)), ir.Shape([None] * x.ndim)
-
-
-def _activation(node: ir.Node, rng: np.random.Generator, rows: int) -> Feed:
-    """Random numbers for the one activation of a MatMul, Gemm or Gather."""
-    index = 1 if node.op_type == "Gather" else 0
-    value, other = node.inputs[index], graph.constant(node.inputs[1 - index])
-    assert value is not None and other is not None
-    shape = other.shape.numpy()
-    if node.op_type == "Gather":
-        return {value.name or "": rng.integers(0, shape[0], (1, rows))}
-    k = shape[1] if graph.attribute_int(node, "transB", 0) else shape[0]
-    rank = 2 if node.op_type == "Gemm" or value.shape is None else len(value.shape)
-    x = rng.standard_normal([*[1] * (rank - 2), rows, k]).astype(other.dtype.numpy())
-    return {value.name or "": x.swapaxes(-1, -2) if graph.attribute_int(node, "transA", 0) else x}

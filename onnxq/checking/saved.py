@@ -11,7 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.checking.elsewhere import run_elsewhere
-from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.models import Check, check_models
+from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.errors import BadModel

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
-from onnxq.checking.models import Check, check_models, check_nodes
+from onnxq.checking.models import Check, check_models
+from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
