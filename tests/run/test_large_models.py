@@ -65,7 +65,7 @@ def test_where_no_node_was_checked_nobody_knows_how_good_it_is(tmp_path: Path) -
     assert "nobody knows how good it is: too large to be run whole: 0 of 1" in result.unverified()
 
 
-def test_products_that_were_joined_with_their_neighbors_are_not_looked_for(tmp_path: Path) -> None:
+def test_products_that_were_joined_with_their_neighbours_are_not_looked_for(tmp_path: Path) -> None:
     text = "g (float[b, 64] x) => (float[b, 64] y) { a = MatMul (x, u)  r = Relu (a)  y = MatMul (r, v) }"
     constants = {"u": normal(64, 64), "v": normal(64, 64, seed=1)}
     check = quantized(model(text, constants), tmp_path, "bf16", "onnxq").check

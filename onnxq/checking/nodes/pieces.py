@@ -79,7 +79,7 @@ class Piece:
 def sample(prepared: ir.Model, saved: ir.Model, names: Sequence[str]) -> list[Operands]:
     """Up to `NODES` nodes with a constant weight and one activation: one of each shape first, large ones first.
 
-    What the saved model computes together with its neighbors cannot be cut out of it.
+    What the saved model computes together with its neighbours cannot be cut out of it.
     """
     wanted, known = set(names), ir.convenience.create_value_mapping(saved.graph, include_subgraphs=False)
     found = [operands for node in prepared.graph if node.name in wanted for operands in _operands(node)]
