@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from onnxq.calibration import calibrate
 from onnxq.calibration.calibrate import Keep, Means
 from onnxq.errors import BadModel
+from onnxq.job import Job
 from onnxq.made_up.dims import Dims
 from onnxq.made_up.roles import Part, Role, parts_of
+from onnxq.made_up.scout import scout
 from onnxq.made_up.steps import sizes_of
 from onnxq.quality import Quality, compare_outputs, unrepeatable
+from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Feed, Input, Session
 from onnxq.samples.source import Data
 from onnxq.samples.trials import GIVEN, Trial, Trials
@@ -45,13 +48,14 @@ class Axis:
         return f"axis {self.axis} ('{self.symbol}') of input '{self.input.name}' is {self.size} in all of the data"
 
 
-def with_other_lengths(model: ir.Model, session: Session, trials: Trials, seen: Sequence[Feed]) -> Trials:
+def with_other_lengths(job: Job, session: Session, trials: Trials, seen: Sequence[Feed]) -> Trials:
     """`trials` with their samples at other sizes of those free dimensions that have one size in the data.
 
     Args:
+        session: a `scout` of the job's model.
         seen: samples that tell which sizes the data have.
     """
-    others = _Others(model, session, [*seen, *trials.feeds])
+    others = _Others(job, session, [*seen, *trials.feeds])
     found = [Trial(label, feed) for label, feed in others.of([t.feed for t in trials.samples if t.label == GIVEN])]
     advice = "checked at other sizes too; ranges fit those of which there are samples"
     where = "; ".join(str(axis) for axis in others.axes)
@@ -59,7 +63,7 @@ def with_other_lengths(model: ir.Model, session: Session, trials: Trials, seen: 
 
 
 def fit_ranges(
-    model: ir.Model,
+    job: Job,
     rewrite: Callable[[Ranges], ir.Model],
     names: Sequence[str],
     found: Ranges,
@@ -74,7 +78,7 @@ def fit_ranges(
         trials: to judge by, some of them at other lengths.
         seen: samples to cut and repeat.
     """
-    session = Session(model, threads=0)
+    session = Session(job.model, threads=0)
     wanted = [session.run(feed) for feed in trials.feeds]
     random = unrepeatable(session.outputs, wanted[0], session.run(trials.feeds[0]))
 
@@ -84,13 +88,12 @@ def fit_ranges(
     before = contrasts(found)
     if min(before.values(), default=0.0) > before.get(GIVEN, 0.0) - LOST:
         return found
-    reads: list[Callable[[], Feed]] = [
-        functools.partial(dict, feed) for _, feed in _Others(model, session, seen).of(seen)
-    ]
+    others = _Others(job, scout(job.model, job.path), seen).of(seen)
+    reads: list[Callable[[], Feed]] = [functools.partial(dict, feed) for _, feed in others]
     if not reads:
         return found
     data = Data("the data at other lengths", lambda: iter(reads))
-    wide = _union(found, _minmax(model, names, data))
+    wide = _union(found, _minmax(job.model, names, data))
     after = contrasts(wide)
     return wide if min(after.values()) > min(before.values()) + GAINED else found
 
@@ -98,21 +101,37 @@ def fit_ranges(
 class _Others:
     """Samples at other sizes of the dimensions (`axes`) that have one size in `seen`."""
 
-    def __init__(self, model: ir.Model, session: Session, seen: Sequence[Feed]) -> None:
+    def __init__(self, job: Job, session: Session, seen: Sequence[Feed]) -> None:
+        self._job = job
         self._session = session
-        self._parts = parts_of(model, session.inputs)
+        self._parts = parts_of(job.model, session.inputs)
         self._dims = Dims(session.inputs)
         self.axes = _single(self._dims, session.inputs, seen)
 
     def of(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
         """(at which sizes, sample), those that the model runs; fewer of them the longer they are."""
-        for sizes in _other_sizes(self.axes, self._parts) if self.axes else ():
+        made = dict(self._at_sizes(feeds)) if self.axes else {}
+        if self._crashes([feed for group in made.values() for feed in group]):
+            made = {label: group for label, group in made.items() if not self._crashes(group)}
+        yield from ((label, feed) for label, group in made.items() for feed in group if _runs(self._session, feed))
+
+    def _at_sizes(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, list[Feed]]]:
+        for sizes in _other_sizes(self.axes, self._parts):
             is_short = all(sizes[axis.symbol] < axis.size / 4 for axis in self.axes)
             label = "the data at " + ", ".join(f"{symbol} = {n}" for symbol, n in sizes.items())
-            for feed in feeds if is_short else feeds[:CHANGED]:
-                changed = _resized(self._dims, self._parts, feed, sizes)
-                if changed is not None and _runs(self._session, changed):
-                    yield label, changed
+            changed = (_resized(self._dims, self._parts, f, sizes) for f in (feeds if is_short else feeds[:CHANGED]))
+            yield label, [feed for feed in changed if feed is not None]
+
+    def _crashes(self, feeds: Sequence[Feed]) -> bool:
+        """Whether onnxruntime ends the process at sizes for which the model was not made: a kernel may divide by what
+        they leave. Sessions that are open have no threads in a process that is forked off."""
+
+        def work() -> None:
+            session = scout(self._job.model, self._job.path)
+            for feed in feeds:
+                _runs(session, feed)
+
+        return bool(feeds) and signal_that_ends(work) != ""
 
 
 def _minmax(model: ir.Model, names: Sequence[str], data: Data) -> Ranges:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_ir as ir
-
 from onnxq.calibration.lengths import with_other_lengths
+from onnxq.job import Job
 from onnxq.made_up import make_up, make_up_missing
 from onnxq.made_up.scout import scout
 from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import HELD_BACK
-from onnxq.samples.source import Data
 from onnxq.samples.trials import Trials
 
 
-def trials_for(model: ir.Model, data: Data | None, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Trials:
+def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Trials:
     """The samples held back, also at other lengths if all of `seen` have one, and made-up ones for branches that these
     never take; without data, made-up ones only."""
-    session = scout(model)
-    if data is None:
+    model, session = job.model, scout(job.model, job.path)
+    if job.data is None:
         return make_up(model, session)
-    samples, rest = data.split(held_back)
+    samples, rest = job.data.split(held_back)
     feeds = list(rest)
     words = f"{len(feeds)} {'held-back' if rest is not samples else 'calibration'} samples"
-    given = with_other_lengths(model, session, Trials.given(feeds, words), seen)
+    given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
     others = make_up_missing(model, session, given.feeds)
     return given.joined(others.samples, others.notes)

@@ -129,11 +129,11 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
     trials = None
     if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
         seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
-        trials = trials_for(job.model, job.data, seen, request.sampling.held_back) if request.check else Trials()
+        trials = trials_for(job, seen, request.sampling.held_back) if request.check else Trials()
         names = values_to_observe(job.model, job.plan)
         if names and any(label != GIVEN for label in trials.labels):
             rewrite = functools.partial(job.rewritten, job.plan)
-            ranges = fit_ranges(job.model, rewrite, names, ranges, trials, seen)
+            ranges = fit_ranges(job, rewrite, names, ranges, trials, seen)
     if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
         job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
     return job, ranges, trials

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
+from numpy.typing import NDArray
 
 import onnxq
 from onnxq.checking import judging
@@ -16,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 WIDTH, WORDS = 32, 60
 
 
-def transformer(folder: Path) -> Path:
+def transformer(folder: Path, more: str = "") -> Path:
     """Scores minus their mean over the text, times a large number: at a length of one they are what a longer text
     never shows, because nothing is taken from the last word but a share that falls with the length."""
     body = """
@@ -30,7 +35,8 @@ def transformer(folder: Path) -> Path:
         h = Relu(m)
         n = MatMul(h, w2)
         y = MatMul(n, w3)
-    }"""
+        MORE
+    }""".replace("MORE", more)
     shapes = {"table": (WORDS, WIDTH), "wq": (WIDTH, 64), "w1": (64, 96), "w2": (96, 64), "w3": (64, 16)}
     constants = {name: tiny.normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
     constants["table"] = np.random.default_rng(9).standard_normal(shapes["table"]).astype(np.float32)
@@ -77,3 +83,31 @@ def test_without_the_other_lengths_the_ranges_do_not_fit(tmp_path: Path, monkeyp
     path = transformer(tmp_path)
     onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
     assert decibels(path, tmp_path / "q.onnx", 1) < decibels(path, tmp_path / "q.onnx", 24) - 10
+
+
+def test_a_length_that_only_the_prepared_model_takes_is_left_out(tmp_path: Path) -> None:
+    """Nodes whose results nobody reads are not in it, but are run in the user's file."""
+    shape = "fours = Constant<value_ints = [4, -1]>() dead = Reshape(ids, fours)"
+    path = transformer(tmp_path, shape)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
+    assert result.check is not None
+    assert set(result.check.kinds) == {"data", "the data at seq = 12", "the data at seq = 48"}
+    without = onnxq.quantize(path, tmp_path / "r.onnx", onnxq.Recipe("w8a16", keep_slow=True))
+    assert without.check is not None and without.check.is_known
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is tried where processes cannot be forked")
+def test_a_length_at_which_onnxruntime_crashes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, here = Session.run, os.getpid()
+
+    def crashing(self: Session, feed: Mapping[str, NDArray], *rest: Any) -> list[NDArray]:
+        if feed["ids"].shape[1] == 12:
+            assert os.getpid() != here
+            os.kill(os.getpid(), signal.SIGFPE)
+        return run(self, feed, *rest)
+
+    monkeypatch.setattr(Session, "run", crashing)
+    path = transformer(tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
+    assert result.check is not None
+    assert set(result.check.kinds) == {"data", "the data at seq = 1", "the data at seq = 48"}
