@@ -20,15 +20,31 @@ from onnxq.runtime import supervisor
 Dim = int | str | None
 #: How names begin that ONNX gives to dimensions of which it knows nothing, and how those end that `types_of` gives.
 _INVENTED, _OF_VALUE = "unk__", "_onnxq"
+#: Types whose values have no elements to compare, nor a number of them: what is in them is a value of its own.
+NOT_TENSORS = (ir.OptionalType, ir.SequenceType, ir.SparseTensorType)
+#: Operators that make sequences and the like.
+_MAKE_NO_TENSORS = (
+    "Optional",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceMap",
+    "SplitToSequence",
+)
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 
 
 @dataclass(frozen=True)
 class TypeAndShape:
-    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension."""
+    """Element type and dimensions of one value; None where unknown, a string for a symbolic dimension.
+
+    Of a value that is no tensor (`is_tensor`) they are those of the tensors in it.
+    """
 
     dtype: ir.DataType | None
     shape: tuple[Dim, ...] | None
+    is_tensor: bool = True
 
     @property
     def rank(self) -> int | None:
@@ -72,7 +88,7 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
         values = [*each.inputs, *each.initializers.values()]
         for value in values + [output for node in each for output in node.outputs]:
             if value.name:
-                found[value.name] = _read(value)
+                found[value.name] = _read(value, found)
     return found
 
 
@@ -90,11 +106,23 @@ def _dtype(value: ir.Value) -> ir.DataType | None:
     return value.dtype if tensor is None else tensor.dtype
 
 
-def _read(value: ir.Value) -> TypeAndShape:
+def _read(value: ir.Value, found: Types) -> TypeAndShape:
+    is_tensor = _is_tensor(value, found)
     if value.shape is None:
-        return TypeAndShape(value.dtype, None)
+        return TypeAndShape(value.dtype, None, is_tensor)
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return TypeAndShape(value.dtype, dims)
+    return TypeAndShape(value.dtype, dims, is_tensor)
+
+
+def _is_tensor(value: ir.Value, found: Types) -> bool:
+    """onnx_ir takes from inference no more than the type of the elements, which sequences have too."""
+    node, index = value.producer(), value.index()
+    if graph.is_op(node, "Identity") and node is not None and node.inputs and node.inputs[0] is not None:
+        return found.of(node.inputs[0]).is_tensor
+    same = [value]
+    if graph.is_op(node, "If", "Loop") and node is not None and index is not None:
+        same += [out for body in graph.bodies(node) for out in body.outputs[index - len(node.outputs) :][:1]]
+    return not any(isinstance(v.type, NOT_TENSORS) or graph.is_op(v.producer(), *_MAKE_NO_TENSORS) for v in same)
 
 
 def types_of(model: ir.Model) -> Types:

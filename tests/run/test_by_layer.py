@@ -228,6 +228,22 @@ def test_branches_of_an_if_are_compared(tmp_path: Path) -> None:
     assert found["k"].elements == found["n"].elements == 16  # each in one of the two samples
 
 
+def test_sequences_are_left_out_also_where_nothing_says_that_they_are(tmp_path: Path) -> None:
+    text = """g (float[n, 32] x) => (float[n, 16] y)
+    {
+        s = SequenceConstruct (x, x)
+        i = Identity (s)
+        f = If (yes) <
+            then_branch = t () => (seq(float[]) u) { u = Identity (i) },
+            else_branch = e () => (seq(float[]) v) { v = SequenceInsert (i, x) }
+        >
+        c = ConcatFromSequence <axis = 1> (f)
+        y = MatMul (c, w)
+    }"""
+    made = model(text, {"w": normal(64, 16), "yes": np.array(True)})
+    assert set(rows(compared(tmp_path, made, made))) == {"c", "y"}
+
+
 def test_a_first_output_that_is_left_out(tmp_path: Path) -> None:
     text = """g (float[3, 1, 8] x) => (float[1, 1, 4] y) {
         left_out, h = GRU <hidden_size = 4> (x, w, r)

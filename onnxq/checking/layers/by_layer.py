@@ -23,7 +23,7 @@ from onnxq.errors import BadModel
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
-from onnxq.model.types import infer_types
+from onnxq.model.types import NOT_TENSORS, infer_types
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime.session import THREADS, Feed, Session
@@ -35,8 +35,6 @@ from onnxq.samples.trials import Trials
 _BYTES = 32
 #: Operators whose values lie in blocks of channels, as onnxruntime's optimizer writes them for the machine at hand.
 BLOCKED = "com.microsoft.nchwc"
-#: Types whose values have no elements to compare, nor a number of them: what is in them is a value of its own.
-NOT_TENSORS = (ir.OptionalType, ir.SequenceType, ir.SparseTensorType)
 #: Values paired by the order of execution alone are the same if they look like it.
 _GUESSED = 0.5
 NO_VALUES = "no sample could be made up: give --data"
@@ -125,9 +123,9 @@ def _rows(one: Side, other: Side, pairs: Sequence[Pair]) -> list[_Row]:
     rows, types = [], infer_types(one.model, guess=True)
     for pair in pairs:
         x, y = one.stand(pair.a), other.stand(pair.b)
-        if any(value is not None and isinstance(value.type, NOT_TENSORS) for value in (x, y)):
+        if y is not None and isinstance(y.type, NOT_TENSORS):
             continue
-        if x is not None and (types.of(x).dtype or ir.DataType.FLOAT) not in graph.FLOATS:
+        if x is not None and not (types.of(x).is_tensor and (types.of(x).dtype or ir.DataType.FLOAT) in graph.FLOATS):
             continue
         if y is not None and getattr(y.producer(), "domain", "") == BLOCKED:
             continue
