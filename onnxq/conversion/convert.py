@@ -29,8 +29,8 @@ from onnxq.model.types import infer_types
 from onnxq.output import write
 from onnxq.passes import prepare
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Plan

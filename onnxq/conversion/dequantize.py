@@ -22,8 +22,8 @@ from onnxq.model.weights import find_weights
 from onnxq.output import write
 from onnxq.passes import prepare
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_unused import RemoveUnused
+from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe

@@ -25,10 +25,10 @@ from onnxq.model.weights import find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.inline_functions import InlineFunctions
-from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
+from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.restore.drop_activation_pairs import DropActivationPairs
 from onnxq.passes.restore.read_chains import ReadChains
 from onnxq.passes.restore.read_channels import ReadChannels

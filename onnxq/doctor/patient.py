@@ -25,8 +25,8 @@ from onnxq.model.types import Types, infer_types
 from onnxq.output import write
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
-from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.restore.standard_pairs import StandardPairs, has_own_pairs
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.machine import Machine, this_machine

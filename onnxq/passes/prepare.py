@@ -22,14 +22,14 @@ from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.forget_exporter import ForgetExporter
-from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.name_cast_types import NameCastTypes
-from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_identities import RemoveIdentities
 from onnxq.passes.normalize.remove_unused import RemoveUnused
-from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
+from onnxq.passes.opsets.raise_opset import RaiseOpset
+from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.whole_slices import WholeSlices
 from onnxq.passes.whole_softmax import WholeSoftmax
 from onnxq.passes.written_pads import WrittenPads

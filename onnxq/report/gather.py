@@ -32,9 +32,9 @@ from onnxq.output import write
 from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.prepare import prepare, run
 from onnxq.plan import Method, Plan, load_plan
 from onnxq.report import nodes as nodes_of_models

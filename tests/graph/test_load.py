@@ -16,7 +16,7 @@ from tiny import normal
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.load import external_tensors, is_quantized, load_model
-from onnxq.passes.normalize.raise_opset import SMALL_BYTES
+from onnxq.passes.opsets.raise_opset import SMALL_BYTES
 from onnxq.passes.prepare import prepare
 
 W = normal(64, 32)

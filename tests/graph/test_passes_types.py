@@ -14,9 +14,9 @@ from onnxq.model import graph
 from onnxq.model.origin import STORED_TYPE
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.name_cast_types import NameCastTypes
-from onnxq.passes.normalize.raise_opset import SMALL_BYTES, RaiseOpset
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.observe.expose_values import ExposeValues
+from onnxq.passes.opsets.raise_opset import SMALL_BYTES, RaiseOpset
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.convert_to_half import ConvertToHalf
 from onnxq.plan import Choice, Method, Plan

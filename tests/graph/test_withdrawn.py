@@ -11,7 +11,7 @@ import tiny
 from onnx import helper
 
 from onnxq.model import graph
-from onnxq.passes.normalize.replace_withdrawn import ReplaceWithdrawn
+from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
 from onnxq.passes.prepare import prepare
 from onnxq.runtime import known
 from onnxq.runtime.session import Session

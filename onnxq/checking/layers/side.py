@@ -14,10 +14,10 @@ from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
-from onnxq.passes.normalize.inline_functions import InlineFunctions
-from onnxq.passes.normalize.raise_opset import RaiseOpset
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
+from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.restore.standard_pairs import OPSET, StandardPairs, has_own_pairs
 from onnxq.passes.restore.unfold_integer_operators import UnfoldIntegerOperators
 

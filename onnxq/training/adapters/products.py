@@ -25,8 +25,8 @@ from onnxq.model.origin import RESTORED
 from onnxq.model.weights import Weight, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
-from onnxq.passes.normalize.inline_functions import InlineFunctions
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.recipe import Rule
 
 #: How many product names a message lists.

@@ -1,4 +1,7 @@
-"""The version of the standard operators is raised by ONNX's own converter, never by changing the number alone."""
+"""The version of the standard operators is raised by ONNX's own converter, never by changing the number alone.
+
+Where it changes what is computed, `_meanings` sees to it that it does not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, first_line
 from onnxq.files.ranged import admit
 from onnxq.model import graph
+from onnxq.model.graph import Names
 from onnxq.model.load import external_tensors
+from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
 
 #: Constants of more bytes than this are kept from the converter: it needs small ones only (shapes, axes, bounds) and
@@ -36,16 +41,19 @@ class RaiseOpset(ir.passes.InPlacePass):
         self.version = version
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if graph.opset(model) >= self.version:
+        opset = graph.opset(model)
+        if opset >= self.version:
             return ir.passes.PassResult(model, modified=False)
         supervisor.doing("onnx converted the model to another opset")
         try:
+            _meanings.require_known(model, self.version)
+            _meanings.before(graph.nodes(model), Names(model), opset, self.version)
+            numbers = _meanings.types_of_numbers(model)
             through_protobuf(model, lambda proto: version_converter.convert_version(proto, self.version))
+            _meanings.after(model, opset, numbers)
         except Exception as error:  # the converter raises whatever its C++ core throws
             why = first_line(error).rpartition(": ")[2]
-            raise BadModel(
-                f"ONNX's converter cannot raise opset {graph.opset(model)} to {self.version}: {why}"
-            ) from None
+            raise BadModel(f"ONNX's converter cannot raise opset {opset} to {self.version}: {why}") from None
         return ir.passes.PassResult(model, modified=True)
 
 

@@ -10,7 +10,9 @@ from onnx_ir.passes.common import InlinePass
 from onnxq import own_ops
 from onnxq.errors import BadModel, first_line
 from onnxq.model import graph
-from onnxq.passes.normalize.raise_opset import RaiseOpset, through_protobuf
+from onnxq.model.graph import Names
+from onnxq.passes.opsets import _meanings
+from onnxq.passes.opsets.raise_opset import RaiseOpset, through_protobuf
 
 
 class InlineFunctions(ir.passes.InPlacePass):
@@ -33,12 +35,23 @@ class InlineFunctions(ir.passes.InPlacePass):
             return InlinePass(_is_foreign)(model)
         RaiseOpset(max(versions))(model)
         try:
+            _keep_meanings(model, functions)
             through_protobuf(model, _inlined)
+            _meanings.after(model, min(versions), {})
         except Exception as error:  # the converter raises whatever its C++ core throws
             raise BadModel(f"a local function cannot be converted to the model's opset: {first_line(error)}") from None
         for function in functions:
             del model.functions[function.identifier()]
         return ir.passes.PassResult(model, modified=True)
+
+
+def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
+    opset, names = graph.opset(model), Names(model)
+    _meanings.name_defaults(graph.nodes(model), opset)
+    for function in functions:
+        own = function.opset_imports.get("", opset)
+        _meanings.before(function.graph.all_nodes(), names, own, opset)
+        _meanings.name_defaults(function.graph.all_nodes(), own)
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,0 +1,159 @@
+"""Every operator computes in a higher opset what onnxruntime computes for it in the one of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+from onnx import defs, helper
+from opset_cases import CASES, Case
+from tiny import normal
+
+from onnxq.errors import BadModel
+from onnxq.model import graph
+from onnxq.passes.opsets.inline_functions import InlineFunctions
+from onnxq.passes.opsets.raise_opset import RaiseOpset
+from onnxq.runtime import known
+from onnxq.runtime.session import Session
+
+#: From 22 on onnxruntime has no kernels on processors for GlobalLpPool, MaxRoiPool and RoiAlign.
+HIGHEST = 21
+#: Operators that are random, those of which onnxruntime has no kernel for processors, and one that is younger.
+NOT_RUN = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+NOT_RUN |= {"DeformConv", "Attention"}
+
+
+def versions() -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found.setdefault(schema.name, set()).add(max(schema.since_version, known.OLDEST_OPSET))
+    return found
+
+
+VERSIONS = versions()
+
+
+def cases_of(opset: int) -> list[Case]:
+    """Those of which something was new in this opset."""
+    new = [case for case in CASES if opset in VERSIONS[case.op] | {case.first}]
+    return [case for case in new if case.first <= opset <= case.last]
+
+
+def rename(body: onnx.GraphProto, prefix: str) -> onnx.GraphProto:
+    for value in (*body.input, *body.output, *body.initializer):
+        value.name = prefix + value.name
+    for node in body.node:
+        node.input[:], node.output[:] = (
+            [name and prefix + name for name in each] for each in (node.input, node.output)
+        )
+        for attribute in node.attribute:
+            rename(attribute.g, prefix)
+    return body
+
+
+def side_by_side(cases: Iterable[Case], opset: int) -> onnx.ModelProto:
+    """One model of all, whose outputs are called like the operators."""
+    made = tiny.model("g () => () { }", opset=opset, ir_version=8)
+    for i, case in enumerate(cases):
+        part = rename(case.model(opset).graph, f"{case.op}_{i}_")
+        for field in ("node", "initializer", "input", "output"):
+            getattr(made.graph, field).extend(getattr(part, field))
+    return made
+
+
+def feed_of(proto: onnx.ModelProto) -> dict[str, NDArray]:
+    feed, rng = {}, np.random.default_rng(0)
+    for value in proto.graph.input:
+        kind = value.type.tensor_type
+        numbers = rng.standard_normal([dim.dim_value or 4 for dim in kind.shape.dim]) * 3
+        feed[value.name] = np.asarray(numbers).astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    return feed
+
+
+def test_there_is_a_case_of_every_operator_that_changed() -> None:
+    """In an opset that a model may be raised to; from one that onnxruntime runs."""
+    changed = {op for op, each in VERSIONS.items() if len([v for v in each if v <= HIGHEST]) > 1}
+    assert changed - {case.op for case in CASES} - NOT_RUN == set()
+
+
+@pytest.mark.parametrize("opset", range(known.OLDEST_OPSET, HIGHEST))
+def test_every_operator_computes_the_same_in_a_higher_opset(opset: int) -> None:
+    proto = side_by_side(cases_of(opset), opset)
+    made, feed = tiny.read(proto), feed_of(proto)
+    RaiseOpset(HIGHEST)(made)
+    assert graph.opset(made) == HIGHEST
+    names = [output.name for output in proto.graph.output]
+    wanted, got = Session(tiny.read(proto)).run(feed), Session(made).run(feed)
+    for name, a, b in zip(names, wanted, got, strict=True):
+        assert a.dtype == b.dtype, name
+        tolerance = 5e-3 if a.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+BESIDE = 'r = Resize<mode="linear">(y, , s)  n = GroupNormalization<num_groups=2>(r, u, u)  z = Hardmax(n)'
+
+
+@pytest.mark.parametrize(
+    ("opset", "call", "function", "alone"),
+    [
+        (
+            10,
+            'f<m="linear">(x, s, t)',
+            "f<m>(x, s, t) => (y) { y = Resize<mode: string = @m>(x, s) }",
+            "Resize<M>(x, s)",
+        ),
+        (11, "f<a=2>(x, s, t)", "f<a>(x, s, t) => (y) { y = Hardmax<axis: int = @a>(x) }", "Hardmax<axis=2>(x)"),
+        (
+            18,
+            "f(x, s, t)",
+            "f(x, s, t) => (y) { y = GroupNormalization<G>(x, t, t) }",
+            "GroupNormalization<G>(x, t, t)",
+        ),
+    ],
+)
+def test_functions_in_an_older_opset_compute_the_same(opset: int, call: str, function: str, alone: str) -> None:
+    """Beside nodes of the same operators that are the model's own and mean something else."""
+    constants = {"s": np.float32([1, 1, 2, 2]), "t": np.float32([0.5, 2]), "u": np.float32([0.5, 1, 2, 3])}
+    function, alone = (x.replace("<G>", "<num_groups=2>").replace("<M>", '<mode="linear">') for x in (function, alone))
+    old = tiny.model(f"g (float[1,4,3,3] x) => (y) {{ y = {alone} }}", constants, opset=opset, ir_version=8)
+    local = f'<domain: "local", opset_import: ["" : {opset}]> {function}'
+    text = f"g (float[1,4,3,3] x) => (y, r, n, z) {{ y = local.{call}  {BESIDE} }}"
+    made = tiny.read(tiny.model(text, constants, opset=HIGHEST, ir_version=10, functions=local))
+    InlineFunctions()(made)
+    x = normal(1, 4, 3, 3)
+    (y,) = Session(tiny.read(old)).run({"x": x})
+    size = str(list(y.shape))
+    rest = tiny.model(f"g (float{size} y) => (r, n, z) {{ {BESIDE} }}", constants, opset=HIGHEST, ir_version=10)
+    others = Session(tiny.read(rest)).run({"y": y})
+    for wanted, got in zip([y, *others], Session(made).run({"x": x}), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "what"),
+    [
+        (
+            "g (float[1,5,3] x) => (y) { [n] y, s = Scan(l, x, x) <num_scan_inputs=1,"
+            " body = b (float[3] h, float[3] e) => (h2, o) { h2 = Add(h, e)  o = Neg(h2) }> }",
+            8,
+            "node 'n' .Scan. runs over batches",
+        ),
+        (
+            "g (double[2,4,3] x) => (y) { h = Cast<to=11>(t)  [n] y = GroupNormalization<num_groups=2>(x, h, h) }",
+            18,
+            "node 'n' .GroupNormalization. has a scale for each group, of doubles",
+        ),
+    ],
+)
+def test_what_no_higher_opset_computes_is_refused(text: str, opset: int, what: str) -> None:
+    made = tiny.read(tiny.model(text, {"t": np.float32([0.5, 2]), "l": np.array([5])}, opset=opset, ir_version=8))
+    before = tiny.ops(made)
+    with pytest.raises(BadModel, match=f"cannot raise opset {opset} to 21: {what}"):
+        RaiseOpset(21)(made)
+    assert tiny.ops(made) == before
+    assert graph.opset(made) == opset
