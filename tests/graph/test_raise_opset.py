@@ -1,4 +1,4 @@
-"""Every operator computes in a higher opset what onnxruntime computes for it in the one of the model."""
+"""Every operator computes what onnxruntime computes for it in the opset of the model: in a higher one, and folded."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import tiny
 from numpy.typing import NDArray
-from onnx import defs, helper
+from onnx import defs, helper, numpy_helper
 from opset_cases import CASES, Case
 from tiny import normal
 
 from onnxq.errors import BadModel
 from onnxq.model import graph
+from onnxq.passes.normalize.fold_constants import EVALUATED, FoldConstants
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.runtime import known
@@ -75,6 +77,13 @@ def feed_of(proto: onnx.ModelProto) -> dict[str, NDArray]:
     return feed
 
 
+def assert_equal(names: list[str], wanted: list[NDArray], got: list[NDArray]) -> None:
+    for name, a, b in zip(names, wanted, got, strict=True):
+        assert a.dtype == b.dtype, name
+        tolerance = 5e-3 if a.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
 def test_there_is_a_case_of_every_operator_that_changed() -> None:
     """In an opset that a model may be raised to; from one that onnxruntime runs."""
     changed = {op for op, each in VERSIONS.items() if len([v for v in each if v <= HIGHEST]) > 1}
@@ -89,10 +98,38 @@ def test_every_operator_computes_the_same_in_a_higher_opset(opset: int) -> None:
     assert graph.opset(made) == HIGHEST
     names = [output.name for output in proto.graph.output]
     wanted, got = Session(tiny.read(proto)).run(feed), Session(made).run(feed)
-    for name, a, b in zip(names, wanted, got, strict=True):
-        assert a.dtype == b.dtype, name
-        tolerance = 5e-3 if a.dtype == np.float16 else 1e-5
-        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance, err_msg=name)
+    assert_equal(names, wanted, got)
+
+
+@pytest.mark.parametrize("opset", sorted(set.union(*(VERSIONS[op] for op in EVALUATED)) & set(range(HIGHEST + 1))))
+def test_constants_are_folded_to_what_onnxruntime_computes(opset: int) -> None:
+    assert {case.op for case in CASES} >= EVALUATED
+    proto = side_by_side(cases_of(opset), opset)
+    for name, array in feed_of(proto).items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    del proto.graph.input[:]
+    for output in proto.graph.output:  # what is an output itself is not folded
+        proto.graph.node.append(helper.make_node("Identity", [output.name], [f"{output.name}_"]))
+        output.name += "_"
+    made = tiny.read(proto)
+    (wanted, got), names = (Session(made).run({}), folded(made)), [output.name for output in proto.graph.output]
+    assert len(list(graph.nodes(made))) < len(proto.graph.node)
+    assert_equal(names, wanted, got)
+
+
+def folded(made: ir.Model) -> list[NDArray]:
+    FoldConstants(growth=1 << 20)(made)
+    return Session(made).run({})
+
+
+@pytest.mark.parametrize(("largest", "left"), [(1e6, 1), (1e12, 3)])
+def test_numbers_beyond_all_codes_are_encoded_as_by_onnxruntime(largest: float, left: int) -> None:
+    text = "g () => (y) { q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Identity(d) }"
+    constants = {"w": np.float32([1, -largest, largest]), "s": np.float32(0.1), "z": np.int8(0)}
+    made = tiny.read(tiny.model(text, constants))
+    wanted = Session(made).run({})
+    np.testing.assert_array_equal(folded(made), wanted)
+    assert len(tiny.ops(made)) == left
 
 
 BESIDE = 'r = Resize<mode="linear">(y, , s)  n = GroupNormalization<num_groups=2>(r, u, u)  z = Hardmax(n)'

@@ -19,15 +19,26 @@ EAGER_BYTES = 1 << 16
 #: Operators that the reference implements only from this opset on, with the meaning they had before.
 _IMPLEMENTED_FROM = {"DequantizeLinear": 19}
 #: Operators whose result is as large as numbers among their inputs say.
-_GROWING = {"CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize"}
-_GROWING |= {"Tile", "Upsample", "MaxUnpool", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT"}
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+_GROWING = {"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Tile"}
+#: Operators of which the reference computes what onnxruntime does, in every opset.
+EVALUATED = frozenset(
+    {
+        *("Cast", "CastLike", "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten"),
+        *("Gather", "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "Range", "Reshape", "ScatterElements"),
+        *("ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+        *("Abs", "Add", "Ceil", "Clip", "Cos", "CumSum", "Div", "Einsum", "Erf", "Exp", "Floor", "Gemm", "Log"),
+        *("MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign"),
+        *("Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "And", "Equal", "Greater", "GreaterOrEqual", "IsNaN"),
+        *("Less", "LessOrEqual", "Not", "Or", "Where", "Xor", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "DequantizeLinear", "QuantizeLinear"),
+    }
+)
 
 
 class FoldConstants(ir.passes.InPlacePass):
     """Replace nodes whose inputs are all constant by their result.
 
-    1. Standard operators with one output and no subgraph, random generators excepted.
+    1. Those of `EVALUATED` with one output.
     2. Small ones are evaluated at once, large ones lazily: then the output's type and shape must be inferable.
     3. Nothing grows: a result more than `growth` times as large as its inputs (Expand, Tile) stays a node. Four, as
        DequantizeLinear turns bytes into floats.
@@ -87,11 +98,9 @@ class FoldConstants(ir.passes.InPlacePass):
 
 
 def _is_constant(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type in _RANDOM or len(node.outputs) != 1 or not node.inputs:
+    if not graph.is_op(node, *EVALUATED) or len(node.outputs) != 1 or not node.inputs:
         return False
     if node.outputs[0].is_graph_output() or not node.outputs[0].uses():
-        return False
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         return False
     return all(value is None or graph.constant(value) is not None for value in node.inputs)
 
@@ -111,7 +120,7 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
     nbytes = sum(tensor.nbytes for tensor in inputs.values())
     most = growth * nbytes + 1024
     evaluator = _evaluator(node, version)
-    if evaluator is None:
+    if evaluator is None or (node.op_type == "QuantizeLinear" and _overflows(node)):
         return None
 
     def evaluate() -> ir.TensorProtocol:
@@ -134,6 +143,12 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
     shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
     lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
     return lazy if lazy.nbytes <= most else None
+
+
+def _overflows(node: ir.Node) -> bool:
+    """Whether the reference, which rounds to 32 bits first, may make small codes of numbers far beyond the largest."""
+    x, scale = (np.abs(tensor.numpy().astype(np.float32)) for v in node.inputs[:2] if (tensor := graph.constant(v)))
+    return bool(np.max(x, initial=0) >= np.min(scale, initial=np.inf) * 2.0**30)
 
 
 def _evaluator(node: ir.Node, version: int) -> ReferenceEvaluator | None:
