@@ -33,7 +33,7 @@ from onnxq.output import write
 from onnxq.output.signature import KEY
 from onnxq.own_ops import DOMAIN
 from onnxq.passes import prepare
-from onnxq.passes.normalize.raise_opset import RaiseOpset
+from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.restore.read_matmul_bnb4 import bnb4_format
 from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import sqnr
