@@ -61,9 +61,10 @@ def is_fused_in_int8(node: ir.Node) -> bool:
         return False
     if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
         return False
-    if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
+    is_wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
+    if node.op_type == "MaxPool" and any(is_wanted[1:]):
         return False
-    if node.op_type == "Split" and not all(value.uses() or value.is_graph_output() for value in node.outputs):
+    if node.op_type == "Split" and not all(is_wanted):
         return False  # not unless every output is quantized, and what nobody reads is not
     rounds_up = node.attributes.get("ceil_mode")
     # QLinearAveragePool divides by the full window where float AveragePool does not.

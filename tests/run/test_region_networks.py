@@ -158,3 +158,19 @@ def test_the_faster_of_regions_and_of_onnxruntimes_kernels_is_written(
     assert read_signature(out).plan == result.plan
     onnxq.quantize(path, out, recipe, data=data, target="onnxq", plan=result.plan, force=True)
     assert made == {node.op_type for node in onnx.load(out).graph.node}
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+def test_a_pool_that_says_where_its_numbers_lay_stays_in_float(tmp_path: Path, target: str) -> None:
+    """Also where nobody but who runs the model reads that."""
+    text = f"""g ({IN}) => (float[n, 16, 6, 6] y, int64[n, 16, 6, 6] i) {{
+        {FIRST}  p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)  y = Conv (p, u)
+    }}"""
+    path = tiny.save(tiny.model(text, {name: _constants()[name] for name in ("w", "u")}), tmp_path)
+    data = [{"x": tiny.normal(2, 8, 12, 12, seed=i)} for i in range(8)]
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target=target, data=data, check=False)
+    assert {choice.op for choice in result.plan} == {"Conv"}
+    y, places = onnxq.session(result.output).run(None, data[0])
+    wanted = onnxq.session(path).run(None, data[0])
+    assert sqnr(wanted[0], y) > 20 and places.shape == wanted[1].shape

@@ -169,8 +169,8 @@ def _binary(node: ir.Node) -> Made:
 
 def _max_pool(node: ir.Node) -> Made:
     shape = padding(node)
-    is_plain = len(node.outputs) == 1 or not node.outputs[1].uses()
-    if shape is None or not is_plain:
+    is_wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
+    if shape is None or any(is_wanted[1:]):
         return None
     return "max_pool", [node.inputs[0]], {**shape, "ceil": graph.attribute_int(node, "ceil_mode", 0)}
 
