@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnxq.benching.models import feeds_of, measured, require_same_inputs
+from onnxq.benching.models import feeds_of, measured
 from onnxq.benching.on_workers import on_workers
 from onnxq.benching.result import BenchReport, How
 from onnxq.benching.throughput import BATCHES
@@ -14,6 +14,7 @@ from onnxq.errors import BadRecipe
 from onnxq.model.load import load_model
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime.session import THREADS
+from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
 
 #: Seconds for which each model is run.

@@ -23,7 +23,6 @@ from onnxq.quality import compare_outputs
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import inputs_of
 
 #: As a share of the seconds for which a model is run, those for each batch and number of threads.
 SHARE = 0.15
@@ -64,18 +63,6 @@ def measured(
         found.throughput, found.generation = row, told
     progress.advance(1)
     return report
-
-
-def require_same_inputs(paths: Sequence[Path], loaded: Sequence[ir.Model]) -> None:
-    """
-    Raises:
-        BadModel: the models take other inputs than the first one.
-    """
-    names = [{i.name for i in inputs_of(model)} for model in loaded]
-    for path, found in zip(paths, names, strict=True):
-        if found != names[0]:
-            takes = f"'{paths[0]}' takes {', '.join(sorted(names[0]))}, '{path}' {', '.join(sorted(found))}"
-            raise BadModel(f"the models cannot be compared: {takes}")
 
 
 def feeds_of(model: ir.Model, path: Path, sampling: Sampling) -> tuple[list[Feed], str]:

@@ -29,6 +29,7 @@ from onnxq.model.load import external_tensors, load_model
 from onnxq.progress import Progress
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Session
+from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
 
 #: Of a system that runs: the same for all containers on one machine.
@@ -52,7 +53,7 @@ def on_workers(word: str, paths: Sequence[Path], sampling: Sampling, how: How, p
     source = None if sampling.source is None else mirror.given(require_openable(sampling.source))
     progress.start("loading")
     loaded = [load_model(path) for path in paths]
-    models.require_same_inputs(paths, loaded)
+    require_same_inputs(paths, loaded)
     files = [*paths, *(Path(tensor.path) for model in loaded for tensor in external_tensors(model))]
     given = [] if source is None or not Path(source).is_file() else [Path(source)]
     with Environment(progress=progress).sharing(word) as engine:

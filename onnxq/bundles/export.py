@@ -41,6 +41,7 @@ from onnxq.quality.blank import blank_notes
 from onnxq.runtime import known, library
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Session
+from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import DataSource, inputs_of
 from onnxq.samples.trials import Trials
@@ -96,7 +97,9 @@ def export(
     others = [Path(reference)] if reference is not None else []
     environment.progress.start("loading")
     loaded = load_model(path)
-    tensors = [tensor for each in (loaded, *map(load_model, others)) for tensor in external_tensors(each)]
+    models = [loaded, *map(load_model, others)]
+    require_same_inputs([path, *others], models)
+    tensors = [tensor for each in models for tensor in external_tensors(each)]
     sources = [path, *others, *dict.fromkeys(Path(tensor.path) for tensor in tensors)]
     sampling = Sampling.of(data, stored.MOST)
     if isinstance(sampling.source, (str, Path)) and Path(sampling.source).exists():

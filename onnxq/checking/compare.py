@@ -18,8 +18,9 @@ from onnxq.model.load import load_model
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.runtime.session import THREADS, Session, version
 from onnxq.samples.reading import How, reading_of
+from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import DataSource, inputs_of
+from onnxq.samples.source import DataSource
 from onnxq.samples.trials import Trials
 
 #: Samples that two models are compared on, unless told otherwise.
@@ -71,10 +72,7 @@ def compare(
     """`check`, of samples as they were asked for."""
     scored = None if metric is None else LabelMetric(metric, sampling, logits=logits, everything=True)
     model = load_model(a)
-    names, others = ([i.name for i in inputs_of(each)] for each in (model, load_model(b)))
-    if set(names) != set(others):
-        words = " and ".join(f"{path} takes {', '.join(found)}" for path, found in ((a, names), (b, others)))
-        raise BadModel(f"the models cannot be compared: {words}")
+    require_same_inputs((a, b), (model, load_model(b)))
     classes = classes_of(model, logits)
     in_float = Session(a, threads=threads)
     if sampling.source is not None:
@@ -85,12 +83,14 @@ def compare(
         trials = make_up(model, scout(model))
     try:
         found = check_models(in_float, b, trials, threads=threads, classes=classes)
-    except CheckFailed:
+    except CheckFailed as failed:
         if missing := new_types(b):
             raise BadModel(
                 f"'{b}' cannot be compared: onnxruntime {version()} has no kernels for {missing}; 'onnxq dequantize' "
                 "makes the same model in floats, which can"
             ) from None
+        if isinstance(failed.__cause__, BadModel):  # nobody saved it here
+            raise BadModel(f"'{b}' cannot be compared: {failed.__cause__}") from None
         raise
     return found if scored is None else dataclasses.replace(found, score=scored.score(a, b, 1))
 

@@ -167,7 +167,7 @@ def check_models(
         timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
         ran = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
-        raise CheckFailed(f"the saved model is broken: {error}") from None
+        raise CheckFailed(f"the saved model is broken: {error}") from error
     times = [1e3 * each for each in timing.seconds]
     check = dataclasses.replace(
         _found(trials, on, off, alone, each),

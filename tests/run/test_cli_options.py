@@ -96,7 +96,25 @@ def test_data_without_a_model(data: Path) -> None:
 
 def test_models_with_other_inputs_are_not_compared(model: Path, tmp_path: Path) -> None:
     other = tiny.save(tiny.model(MATMUL.replace(" x", " z").replace("(x", "(z"), {"w": normal(64, 16)}), tmp_path, "o")
-    assert f"cannot be compared: {model} takes x and {other} takes z" in said("check", model, other, exit_code=1)
+    assert f"cannot be compared: '{model}' takes x and '{other}' takes z" in said("check", model, other, exit_code=1)
+
+
+def test_models_whose_inputs_have_other_shapes_are_not_compared(model: Path, data: Path, tmp_path: Path) -> None:
+    text = "g (float[n, 3, 3, 3] x) => (float[n, 16, 1, 1] y) { y = Conv (x, w) }"
+    other = tiny.save(tiny.model(text, {"w": normal(16, 3, 3, 3)}), tmp_path, "o.onnx")
+    takes = f"'{model}' takes x float32 [N, 64] and '{other}' takes x float32 [n, 3, 3, 3]"
+    for command in (["check"], ["check", "--by-layer"], ["bench"]):
+        assert f"cannot be compared: {takes}" in said(*command, model, other, exit_code=1)
+        assert f"cannot be compared: {takes}" in said(*command, model, other, "--data", data, exit_code=1)
+    exported = said("export", model, "-o", tmp_path / "b", "--reference", other, exit_code=1)
+    assert f"cannot be compared: {takes}" in exported
+
+
+def test_a_second_model_that_does_not_run_is_named(model: Path, tmp_path: Path) -> None:
+    shapes = "float[N, 64] x) => (float[N, 16] y"
+    other = tiny.save(tiny.model(f"g ({shapes}) {{ y = com.microsoft.Unheard (x) }}"), tmp_path, "o.onnx")
+    found = said("check", model, other, exit_code=1)
+    assert f"'{other}' cannot be compared: onnxruntime refuses" in found and "saved" not in found
 
 
 @pytest.mark.parametrize("option", [("--keep", "layers.0/*"), ("--set", "re:^q$=int8")])

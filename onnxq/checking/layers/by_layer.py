@@ -27,8 +27,8 @@ from onnxq.model.types import NOT_TENSORS, infer_types
 from onnxq.passes.observe.expose_values import ExposeValues
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime.session import THREADS, Feed, Session
+from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import inputs_of
 from onnxq.samples.trials import Trials
 
 #: Bytes of a number of A, with those of B, of B's layer alone, of what that reads, and of comparing them.
@@ -108,10 +108,7 @@ def by_layer(
 
 
 def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
-    names, others = ({i.name for i in inputs_of(side.model)} for side in (one, other))
-    if names != others:
-        words = [f"{side.path} takes {', '.join(i.name for i in inputs_of(side.model))}" for side in (one, other)]
-        raise BadModel(f"the models cannot be compared: {' and '.join(words)}")
+    require_same_inputs((one.path, other.path), (one.model, other.model))
     if sampling.source is not None:
         feeds = list(sampling.open(one.model, one.path) or ())
         return Trials.given(feeds, f"{len(feeds)} samples")
