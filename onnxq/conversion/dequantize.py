@@ -39,7 +39,8 @@ TYPES = ("float32", "float16", "bfloat16")
 _ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "QAttention", "Region")
 _ROUNDS = (
     "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
-    "made-up inputs may: the float model does neither"
+    "made-up inputs may: the float model does neither, also where such a range did the work of a Clip that begins "
+    "below zero, as a Hardtanh does, for no codes tell which did"
 )
 
 

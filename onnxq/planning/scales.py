@@ -154,7 +154,9 @@ def to_scale(r: Range, clip: Range | None = None, format: str = "uint8") -> Scal
     if lowest < 0:
         return Scale(float(np.float32(scale)), 0, format)
     zero = round(-low / scale)
-    if clip is not None and (low < 0):
+    if clip is not None and low < 0 and clip.high <= 0:  # zero has a code, above which there is none
+        zero = highest
+    elif clip is not None and low < 0:
         zero = int(np.floor(-low / scale))
         scale = min(scale, clip.high / (highest - zero)) if zero < highest else scale
     return Scale(float(np.float32(scale)), min(max(zero, 0), highest), format)

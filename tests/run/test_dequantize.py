@@ -133,6 +133,20 @@ def test_relu_that_a_range_stood_for_is_kept(tmp_path: Path) -> None:
     assert tiny.sqnr(run(model, x)[0], run(tmp_path / "b.onnx", x)[0]) > 25
 
 
+def test_codes_cut_off_what_a_clip_before_them_leaves_below_zero(tmp_path: Path) -> None:
+    text = """g (float[n, 16] x) => (float[n, 16] y) {
+        h = MatMul (x, w)  c = Clip (h, l, u)
+        q = QuantizeLinear (c, s, z)  d = DequantizeLinear (q, s, z)  y = MatMul (d, w)
+    }"""
+    numbers = {"l": np.float32(-1), "u": np.float32(1), "s": np.float32(1 / 255), "z": np.uint8(0)}
+    constants = {"w": normal(16, 16), **{name: np.asarray(x) for name, x in numbers.items()}}
+    model = tiny.save(tiny.model(text, constants), tmp_path)
+    done = dequantize(model, tmp_path / "b.onnx")
+    assert done.check is not None and "a Clip that begins below zero" in done.check.notes[-1]
+    x = {"x": np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)}
+    assert tiny.sqnr(run(model, x)[0], run(tmp_path / "b.onnx", x)[0]) > 25
+
+
 def test_dynamic_models_of_onnxruntime(tmp_path: Path) -> None:
     model, small, back = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path), tmp_path / "s.onnx", tmp_path / "b.onnx"
     quantize_dynamic(model, small, op_types_to_quantize=["MatMul", "Gemm"])

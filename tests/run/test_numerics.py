@@ -169,6 +169,14 @@ def test_stored_weights_unpack_to_what_numpy_decodes(
     np.testing.assert_array_equal(got, wanted.astype(dtype))
 
 
+@pytest.mark.parametrize("top", [0.0, -0.01])
+def test_codes_of_a_clip_that_ends_at_zero_or_below_end_at_zero(top: float) -> None:
+    """A quotient a little below 255 gave a scale of 0, or one below it."""
+    for low in np.linspace(-3, -0.1, 200):
+        s = to_scale(Range(low, top), Range(-np.inf, top))
+        assert s.zero_point == 255 and s.scale == pytest.approx(-low / 255)
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(-1.0, 3.0), (0.0, 6.0), (-2.5, 0.0), (0.5, 0.75), (0.0, 0.0), (-1e30, 1e30)]
 )

@@ -10,7 +10,7 @@ from onnxq.model import graph
 from onnxq.passes.restore._restored import Restored, RestorePass, array_of, input_of, read_instead
 
 #: Operators whose results are not below zero, and do not need to be cut off there again.
-_NOT_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs", "HardSigmoid", "Exp", "Sqrt", "Clip", "ReduceL2")
+_NOT_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs", "HardSigmoid", "Exp", "Sqrt", "ReduceL2")
 #: Operators that move numbers and choose among them, of codes as of floats.
 _MOVING = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Expand", "Tile")
 
@@ -73,12 +73,19 @@ def _in_range(quantize: ir.Node, restored: Restored) -> ir.Value:
     """What is rounded, cut off where the codes may do the work of an operator that is not there."""
     x, bounds = quantize.inputs[0], _bounds(quantize)
     assert x is not None
-    if bounds is None or graph.is_op(_producer(x), *_NOT_NEGATIVE):
+    if bounds is None or _is_not_negative(_producer(x)):
         return x
     owner, name = quantize.graph, restored.names.fresh(f"{quantize.name}_range")
     assert isinstance(owner, ir.Graph)
     limits = [graph.add_constant(owner, restored.names.fresh(name), ir.tensor(bound)) for bound in bounds]
     return graph.add_node(quantize, "Clip", [x, *limits], name, restored.names.fresh(f"{name}_out"))
+
+
+def _is_not_negative(node: ir.Node | None) -> bool:
+    if not graph.is_op(node, "Clip") or node is None:
+        return graph.is_op(node, *_NOT_NEGATIVE)
+    lowest = array_of(graph.constant(input_of(node, 1)))
+    return bool(graph.attribute_float(node, "min", -np.inf) >= 0 or (lowest is not None and (lowest >= 0).all()))
 
 
 def _is_known(value: ir.Value, depth: int = 8) -> bool:
