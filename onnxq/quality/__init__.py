@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.quality.decisions import DECIDED, NO_CLASSES, Classes, Decisions, are_alike, is_text
+from onnxq.quality.decisions import DECIDED, FEW, NO_CLASSES, Classes, Decisions, are_alike, is_text
 from onnxq.quality.power import Power, add_output
 
 #: What is reported of outputs that are equal, and of no others.
@@ -164,7 +164,8 @@ class Quality:
 
     @property
     def kld(self) -> float:
-        """Mean KL divergence in nats of the worst output of classes, on its worst label; NaN where there is none."""
+        """Mean KL divergence in nats of the worst output of classes, on its worst label, those of few decisions taken
+        together; NaN where there is none."""
         return self._worst(lambda each: each.kld)
 
     @property
@@ -173,8 +174,14 @@ class Quality:
         return self._worst(lambda each: each.flips)
 
     def _worst(self, figure: Callable[[Decisions], float]) -> float:
-        every = (each for outputs in self.decisions.values() for each in outputs.values())
-        found = [figure(each) / each.count for each in every if each.count]
+        told, few = list[Decisions](), dict[str, Decisions]()
+        for outputs in self.decisions.values():
+            for name, each in outputs.items():
+                if each.count < FEW:
+                    few.setdefault(name, Decisions()).merge(each)
+                else:
+                    told.append(each)
+        found = [figure(each) / each.count for each in (*told, *few.values()) if each.count]
         return max((x for x in found if not math.isnan(x)), default=math.nan)
 
     @property

@@ -15,6 +15,8 @@ LEAST_PROBABILITY = 1e-30
 LEAST_SCORES, RARE = 64, 0.1
 #: Share of decisions that may be so near to ties that noise flips them which numbers would hardly show.
 NEAR_TIES = 0.05
+#: Decisions of one label of which no share is told: one of one would be all.
+FEW = 20
 #: From here on (half of all flip where nothing is left of the signal) a share of flips counts as this one.
 MOST_FLIPS = 0.49
 #: Kinds of types whose values are decisions themselves: labels, places, words.

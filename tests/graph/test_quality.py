@@ -317,6 +317,18 @@ def test_flips_count_as_the_noise_that_makes_them(noise: float) -> None:
     assert of(wanted > 0, got > 0, bool).sqnr == pytest.approx(by_numbers, abs=0.5)
 
 
+def test_few_decisions_of_several_labels_are_told_together() -> None:
+    """One that flips is not all of them, where another kind of sample has as few; with many each kind has its own."""
+    quality = Quality()
+    for label, count, flipped in (("long", 3, 0), ("short", 1, 1), ("many", 100, 5)):
+        wanted = np.zeros(count, np.int64)
+        got = wanted.copy()
+        got[:flipped] = 1
+        quality.add(["y"], [wanted], [got], label)
+    assert quality.flips == 0.25
+    assert [each.flips for each in (found["y"] for found in quality.decisions.values())] == [0, 1, 5]
+
+
 def test_more_flips_than_nothing_would_leave_are_no_endless_noise() -> None:
     assert of(np.zeros(9), np.ones(9), np.int64).sqnr == of(np.zeros(9), np.eye(9)[0] == 0, np.int64).sqnr > -MAX_DB
 
