@@ -14,11 +14,15 @@ namespace onnxq {
 
 // Bytes, or products of a convolution by 64, that are worth waking a thread.
 constexpr int64_t kWorthATask = 32768;
+// Tasks for each thread: a second one where another thread is late; more take longer than they save.
+constexpr int64_t kPerThread = 2;
 // Weights that stay in the second-level cache while pixels pass.
 constexpr int64_t kCachedBytes = 3 << 19;
 
+// As many for each thread where there are more of them: one that got one more would keep the others waiting.
 inline int64_t parts(int64_t items, int64_t work) {
-  return std::max<int64_t>(1, std::min({items, int64_t{4} * threads(), work / kWorthATask}));
+  const int64_t found = std::max<int64_t>(1, std::min({items, kPerThread * threads(), work / kWorthATask}));
+  return found > threads() ? found / threads() * threads() : found;
 }
 
 // work(first, last) for pieces of `rows`, which are `bytes` altogether.
