@@ -31,6 +31,8 @@ from onnxq.targets.rules import Finding
 
 #: Regions of which a table tells.
 MOST_REGIONS = 6
+#: Bytes of a file up to which names and scales may be more than what its weights lose.
+SMALL_FILE = 1 << 18
 
 
 def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
@@ -104,6 +106,12 @@ def check_table(check: Check) -> Group:
     return _outcome(None, "", check, score=check.score)
 
 
+def size_words(before: int, after: int) -> tuple[str, str]:
+    """How large a file became, and what that is of float; why it is more, where it has few weights."""
+    why = "; what describes the nodes outweighs so few weights" if before < after < SMALL_FILE else ""
+    return f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of float{why}"
+
+
 def _outcome(
     sizes: tuple[int, int] | None,
     method: str,
@@ -116,7 +124,7 @@ def _outcome(
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
         before, after = sizes
-        table.add_row("size", f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of float")
+        table.add_row("size", *size_words(before, after))
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
     if score is not None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from onnxq import cli
 from onnxq.checking.models import Check
 from onnxq.cli._console import Bars, console
-from onnxq.cli._tables import check_table
+from onnxq.cli._tables import check_table, size_words
 from onnxq.errors import printable
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -116,3 +116,10 @@ def test_bars_show_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_controls_become_spaces() -> None:
     assert printable(EVIL) == " [2Ja   ]0;t  onnxq: done"
     assert printable(EVIL, lines=True) == " [2Ja   ]0;t \nonnxq: done"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says_why"), [(900, 400, False), (900, 980, True), (1 << 30, 1 << 31, False)]
+)
+def test_a_file_that_becomes_larger_says_why(before: int, after: int, says_why: bool) -> None:
+    assert ("outweighs so few weights" in size_words(before, after)[1]) is says_why
