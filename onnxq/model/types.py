@@ -134,17 +134,25 @@ def types_of(model: ir.Model) -> Types:
             if isinstance(dim, ir.SymbolicDim) and dim.value is None and isinstance(value.shape, ir.Shape):
                 value.shape[axis] = f"{value.name}_{axis}{_OF_VALUE}"
     found, sizes = infer_types(copy), sizes_of(copy)
-    known = {value.name: dims for value, dims in sizes.dims.items() if value.name in found}
-    return Types({name: _with_dims(each, known.get(name), found) for name, each in found.items()})
+    return Types(
+        found | {value.name: _with_dims(value, dims, found) for value, dims in sizes.dims.items() if value.name}
+    )
 
 
-def _with_dims(value: TypeAndShape, dims: Dims | None, types: Types) -> TypeAndShape:
-    """What ONNX infers of a value, in the names of the axes that its sizes are known to be those of."""
-    if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
-        return value
-    shape = value.shape or (None,) * len(dims)
-    pairs = zip(shape, dims, strict=True)
-    return TypeAndShape(value.dtype, tuple(_named(dim, types) if not isinstance(s, int) else s for s, dim in pairs))
+def _with_dims(value: ir.Value, dims: Dims, types: Types) -> TypeAndShape:
+    """What ONNX infers of a value, in the names of the axes that its sizes are known to be those of.
+
+    Numbers that a file declares of what nodes make are those of the exporter's sample: where they follow from an input
+    of any size they are no numbers.
+    """
+    inferred = types.of(value)
+    if inferred.shape is not None and len(inferred.shape) != len(dims):
+        return inferred
+    shape = inferred.shape or (None,) * len(dims)
+    own = [isinstance(dim, tuple) and dim[0] is value for dim in dims]
+    pairs = zip(shape, dims, own, strict=True)
+    made = (size if isinstance(size, int) and is_own else _named(dim, types) for size, dim, is_own in pairs)
+    return TypeAndShape(inferred.dtype, tuple(made))
 
 
 def _named(dim: Size, types: Types) -> Dim:

@@ -7,7 +7,8 @@ import math
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.types import Dim, infer_types
+from onnxq.model.dims.dimensions import sizes_of
+from onnxq.model.dims.known import Dims
 from onnxq.passes.normalize.remove_identities import bypass
 
 #: Elements that no memory holds: a size that would make so many is not met.
@@ -21,15 +22,16 @@ class WholeSlices(ir.passes.InPlacePass):
 
     1. Every start is 0 and every step 1, as constants.
     2. Every end is the size of its dimension or more: a known size, or an end that means any, or one that a tensor of
-       the other sizes could not have in any memory (exporters write 1000000000).
+       the other sizes could not have in any memory (exporters write 1000000000). What a file declares of values between
+       nodes is not known: it is what the exporter saw.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = [node for node in graph.nodes(model) if graph.is_op(node, "Slice") and _from_the_start(node)]
-        types = infer_types(model) if found else None
+        sizes = sizes_of(model) if found else None
         modified = False
         for node in found:
-            x = None if types is None or node.inputs[0] is None else types.of(node.inputs[0]).shape
+            x = None if sizes is None else sizes.of(node.inputs[0])
             modified = (x is not None and _reaches_all(node, x) and bypass(node)) or modified
         return ir.passes.PassResult(model, modified=modified)
 
@@ -52,7 +54,7 @@ def _from_the_start(node: ir.Node) -> bool:
     return starts is not None and ends is not None and not any(starts) and all(step == 1 for step in steps or ())
 
 
-def _reaches_all(node: ir.Node, x: tuple[Dim, ...]) -> bool:
+def _reaches_all(node: ir.Node, x: Dims) -> bool:
     ends = _numbers(node, 2) or []
     axes = _numbers(node, 3) or list(range(len(ends)))
     if len(axes) != len(ends) or any(not -len(x) <= axis < len(x) for axis in axes):
@@ -60,7 +62,7 @@ def _reaches_all(node: ir.Node, x: tuple[Dim, ...]) -> bool:
     return all(_reaches(end, axis % len(x), x) for end, axis in zip(ends, axes, strict=True))
 
 
-def _reaches(end: int, axis: int, x: tuple[Dim, ...]) -> bool:
+def _reaches(end: int, axis: int, x: Dims) -> bool:
     size = x[axis]
     if isinstance(size, int):
         return end >= size

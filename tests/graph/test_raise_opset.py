@@ -122,6 +122,21 @@ def folded(made: ir.Model) -> list[NDArray]:
     return Session(made).run({})
 
 
+@pytest.mark.parametrize(
+    ("node", "constant"),
+    [
+        ("y = ReduceSumSquare<keepdims = 0>(c)", np.array([1, 2], np.int32)),
+        ("y = ReduceMean<axes = [0], keepdims = 0>(c)", np.zeros((0, 3), np.float32)),
+        ("y = Cast<to = 8>(c)", np.array([1, 2.5], np.float32)),
+    ],
+    ids=["integers of another type", "a mean of nothing", "texts"],
+)
+def test_what_onnxs_reference_computes_otherwise_stays(node: str, constant: np.ndarray) -> None:
+    made = tiny.read(tiny.model(f"g () => (float[] z) {{ {node}  z = Identity(y) }}", {"c": constant}, opset=17))
+    FoldConstants(decodes=False)(made)
+    assert [each.op_type for each in made.graph] == [node.split()[2].split("<")[0].split("(")[0], "Identity"]
+
+
 @pytest.mark.parametrize(("largest", "left"), [(1e6, 1), (1e12, 3)])
 def test_numbers_beyond_all_codes_are_encoded_as_by_onnxruntime(largest: float, left: int) -> None:
     text = "g () => (y) { q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Identity(d) }"

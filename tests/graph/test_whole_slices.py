@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 import pytest
+import tiny
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model import graph
@@ -76,6 +77,23 @@ def test_what_cuts_nothing_off_goes(shape: list[int | str], bounds: tuple[list[i
 )
 def test_what_cuts_or_could_stays(shape: list[int | str], bounds: tuple[list[int], ...]) -> None:
     assert not WholeSlices()(sliced(shape, *bounds)).modified
+
+
+def test_what_the_exporter_saw_between_nodes_is_not_believed() -> None:
+    """Made for one row, and given any number of rows at its ends afterwards."""
+    model = sliced(["n", 3], [0], [1], [0])
+    for node in graph.nodes(model):
+        node.outputs[0].shape = ir.Shape([1, 3])
+    assert not WholeSlices()(model).modified
+
+
+def test_a_body_may_be_given_more_than_it_declares() -> None:
+    text = """g (float[2, 3] x, int64 n, bool c) => (float[k, 3] y) {
+        y = Loop(n, c, x) <body = b (int64 i, bool on, float[1, 3] a) => (bool more, float[m, 3] z)
+            { more = Identity(on)  f = Slice(a, first, one, first)  z = Concat<axis = 0>(a, f) }>
+    }"""
+    model = tiny.read(tiny.model(text, {"first": np.array([0]), "one": np.array([1])}))
+    assert not WholeSlices()(model).modified
 
 
 def test_bounds_that_are_computed_stay() -> None:

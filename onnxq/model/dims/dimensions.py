@@ -41,7 +41,7 @@ def begun(model: ir.Model) -> Sizes:
     """What the inputs declare."""
     sizes = Sizes(is_one_batch=_is_one_batch(model.graph))
     for subgraph in graph.graphs(model):
-        sizes.add_inputs(subgraph)
+        sizes.add_inputs(subgraph, are_required=subgraph is model.graph)
     return sizes
 
 
@@ -98,16 +98,16 @@ def _together(dims: Sequence[Dims], node: ir.Node) -> Dims:
 def _broadcast(node: ir.Node, sizes: Sizes) -> Dims | None:
     found = [sizes.of(value) for value in node.inputs if value is not None]
     known = [dims for dims in found if dims is not None]
-    scores = _scores(node, sizes)
-    if scores is not None and sizes.of(scores) is not None:
-        return sizes.of(scores)
-    return _together(known, node) if known and len(known) == len(found) else None
+    if not known or len(known) != len(found):
+        return None
+    scores = sizes.of(_scores(node, sizes))
+    return scores if scores is not None and all(_may_repeat(dims, scores) for dims in known) else _together(known, node)
 
 
 def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
     """The product that a mask is added to, or put in the place of, in front of a Softmax, where all inputs are
-    declared as of one number of images. It is the mask that is repeated then, never the scores:
-    of one image, for masks of several."""
+    declared as of one number of images. It is the mask that is repeated then, never the scores of one image for masks
+    of several; by numbers it may be another way round (`_may_repeat`)."""
     if not sizes.is_one_batch:
         return None
     if node.op_type not in ("Add", "Where") or not graph.is_op(graph.only_consumer(node.outputs[0]), "Softmax"):
@@ -119,6 +119,14 @@ def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
         if made is not None and graph.is_op(made, "MatMul"):
             return value
     return None
+
+
+def _may_repeat(mask: Dims, scores: Dims) -> bool:
+    """Whether no number says that scores are repeated for a mask."""
+    if len(mask) > len(scores):
+        return False
+    pairs = zip(mask, scores[len(scores) - len(mask) :], strict=True)
+    return all(not isinstance(own, int) or own in (1, size) for own, size in pairs)
 
 
 def _matmul(node: ir.Node, sizes: Sizes) -> Dims | None:
@@ -204,14 +212,21 @@ def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
         return None
     made = list(dims)
     for number, axis in enumerate(each % len(dims) for each in axes):
-        size, steps = made[axis], given[3] or [1] * len(axes)
-        starts, stops = given[0], given[1]
+        size, (starts, stops), steps = made[axis], given[:2], given[3]
+        if len(node.inputs) < 5 or node.inputs[4] is None:
+            steps = [1] * len(axes)
+        if steps is None:
+            made[axis] = _new(node, axis)
+            continue
         if isinstance(size, int) and starts is not None and stops is not None and steps[number] > 0:
             made[axis] = len(range(size)[starts[number] : stops[number] : steps[number]])
             continue
         end = None if stop is None or number >= len(stop.sizes) else stop.sizes[number]
-        is_cut = isinstance(size, int) and starts is not None and starts[number] == 0 and steps[number] == 1
-        made[axis] = Least(end) if is_cut and isinstance(end, tuple) else _new(node, axis)
+        is_cut = starts is not None and starts[number] == 0 and steps[number] == 1
+        if is_cut and isinstance(size, int) and isinstance(end, tuple):
+            made[axis] = Least(end, size)
+        else:
+            made[axis] = _new(node, axis)
     return tuple(made)
 
 
@@ -221,9 +236,10 @@ def _split(node: ir.Node, sizes: Sizes) -> None:
     if dims is None or not -len(dims) <= axis < len(dims):
         return
     axis %= len(dims)
-    given = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("split", []))
+    is_input = len(node.inputs) > 1 and node.inputs[1] is not None
+    given = sizes.numbers(node.inputs[1]) if is_input else list(node.attributes.get_ints("split", []))
     size, count = dims[axis], len(node.outputs)
-    if not given and isinstance(size, int) and size % count == 0:
+    if not given and not is_input and isinstance(size, int) and size % count == 0:
         given = [size // count] * count
     for number, out in enumerate(node.outputs):
         own: Dim = given[number] if given and len(given) == count else (out, axis)

@@ -11,9 +11,10 @@ from onnxq.model import graph
 
 @dataclass(frozen=True)
 class Least:
-    """The smaller one of a size and of some number: as of a table that is cut off."""
+    """The smaller one of a size and of a number: as of a table of `most` rows that is cut off."""
 
     of: tuple[ir.Value, int]
+    most: int
 
 
 #: A size: a number, or that of an axis of some value, the first one that is known to have it.
@@ -69,8 +70,16 @@ class Sizes:
         found = self.elements_of(value)
         return None if found is None else found.numbers
 
-    def add_inputs(self, subgraph: ir.Graph) -> None:
+    def add_inputs(self, subgraph: ir.Graph, *, are_required: bool) -> None:
+        """Note down what is declared.
+
+        Args:
+            are_required: the runtime refuses other numbers, as it does for the model's own inputs. Those of bodies are
+                what the exporter saw.
+        """
         for value in subgraph.inputs:
             if value.shape is not None:
                 dims = enumerate(value.shape)
-                self.dims[value] = tuple(dim if isinstance(dim, int) else (value, axis) for axis, dim in dims)
+                self.dims[value] = tuple(
+                    dim if isinstance(dim, int) and are_required else (value, axis) for axis, dim in dims
+                )

@@ -120,7 +120,7 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
     nbytes = sum(tensor.nbytes for tensor in inputs.values())
     most = growth * nbytes + 1024
     evaluator = _evaluator(node, version)
-    if evaluator is None or (node.op_type == "QuantizeLinear" and _overflows(node)):
+    if evaluator is None or _differs(node, inferred):
         return None
 
     def evaluate() -> ir.TensorProtocol:
@@ -137,12 +137,24 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
             tensor = evaluate()
         except Exception:  # the evaluator's own limits, whatever they are, only mean that the node stays
             return None
-        return tensor if tensor.nbytes <= most else None
+        is_its_type = inferred.dtype in (None, tensor.dtype)
+        return tensor if tensor.nbytes <= most and is_its_type else None
     if inferred.dtype is None or not inferred.is_static:
         return None
     shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
     lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
     return lazy if lazy.nbytes <= most else None
+
+
+def _differs(node: ir.Node, inferred: TypeAndShape) -> bool:
+    """Whether these constants are among the few of which the reference makes something else: texts, and means of
+    nothing."""
+    if node.op_type == "QuantizeLinear":
+        return _overflows(node)
+    is_mean_of_none = node.op_type == "ReduceMean" and any(
+        tensor.size == 0 for value in node.inputs[:1] if (tensor := graph.constant(value))
+    )
+    return is_mean_of_none or inferred.dtype is ir.DataType.STRING
 
 
 def _overflows(node: ir.Node) -> bool:

@@ -55,7 +55,7 @@ def turns_rows(found: Rotary, types: Types) -> bool:
     angles = [types.of(value) for value in (found.cos, found.sin)]
     shapes = [each.shape or () for each in angles]
     is_float = {each.dtype for each in (x, *angles)} == {ir.DataType.FLOAT}
-    if not is_float or x.shape is None or x.shape != made.shape or len(x.shape) not in (2, 3, 4):
+    if not is_float or x.shape is None or None in x.shape or x.shape != made.shape or len(x.shape) not in (2, 3, 4):
         return False
     size = x.shape[-1]
     return isinstance(size, int) and size % 2 == 0 and all(len(shape) == 2 and shape[-1] == size for shape in shapes)
