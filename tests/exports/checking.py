@@ -14,7 +14,7 @@ from exports.builder import Architecture, Feed
 from numpy.typing import NDArray
 
 import onnxq
-from onnxq.checking.models import BROKEN_DB
+from onnxq.checking.nodes.check_nodes import BROKEN_DB
 from onnxq.recipe import Recipe
 
 #: By scheme, dB that every output must have on sizes never seen: 8 bits on random weights have 30 to 40, of which fixed
