@@ -136,7 +136,7 @@ def spoil(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> Non
         text.insert(at, _line(r.choice(LINES), at - 1, len(node.input), r))
         if r.random() < 0.7:  # and what follows reads it
             text[at + 1 :] = [re.sub(rf"\bx={at - 2}\b", f"x={at - 1}", line) for line in text[at + 1 :]]
-    elif how == 4:
+    elif how == 4 and len(text) > 1:  # an earlier change may have left the first line alone
         at = r.randrange(1, len(text))
         found = [*re.finditer(r"(?<=[=,])-?\d+", text[at])]
         if found:
