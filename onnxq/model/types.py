@@ -6,7 +6,7 @@ some runtimes refuse a model they would otherwise run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
@@ -152,7 +152,7 @@ def _with_dims(value: ir.Value, dims: Dims, types: Types) -> TypeAndShape:
     own = [isinstance(dim, tuple) and dim[0] is value for dim in dims]
     pairs = zip(shape, dims, own, strict=True)
     made = (size if isinstance(size, int) and is_own else _named(dim, types) for size, dim, is_own in pairs)
-    return TypeAndShape(inferred.dtype, tuple(made))
+    return replace(inferred, shape=tuple(made))
 
 
 def _named(dim: Size, types: Types) -> Dim:

@@ -55,16 +55,20 @@ ROUNDED_UNASKED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CODES_MOVE_PAST = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
 
+def is_wanted(value: ir.Value) -> bool:
+    """Whether a node reads it, or who runs the model."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
 def is_fused_in_int8(node: ir.Node) -> bool:
     """Whether an operator of `OWN_SCALE` or `SAME_SCALE` is fused with the attributes and outputs that it has here."""
     if node.domain != "" or node.op_type not in OWN_SCALE | SAME_SCALE:
         return False
     if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
         return False
-    is_wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
-    if node.op_type == "MaxPool" and any(is_wanted[1:]):
+    if node.op_type == "MaxPool" and any(map(is_wanted, node.outputs[1:])):
         return False
-    if node.op_type == "Split" and not all(is_wanted):
+    if node.op_type == "Split" and not all(map(is_wanted, node.outputs)):
         return False  # not unless every output is quantized, and what nobody reads is not
     rounds_up = node.attributes.get("ceil_mode")
     # QLinearAveragePool divides by the full window where float AveragePool does not.

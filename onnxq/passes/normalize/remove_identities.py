@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.runtime import known
 
 
 class RemoveIdentities(ir.passes.InPlacePass):
@@ -28,7 +29,7 @@ def _does_nothing(node: ir.Node) -> bool:
         return node.inputs[0] is not None
     if not graph.is_op(node, "Dropout") or node.inputs[0] is None:
         return False
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if any(map(known.is_wanted, node.outputs[1:])):
         return False
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return True

@@ -13,6 +13,7 @@ from onnxq.passes.regions.group import Words, source_of
 from onnxq.planning import int8_regions
 from onnxq.planning.absorbed import behind_product
 from onnxq.planning.rows import norms
+from onnxq.runtime import known
 
 #: Sums of so many products of codes and weights fit int32, with a bias as large.
 MOST_PRODUCTS = 1 << 15
@@ -169,8 +170,7 @@ def _binary(node: ir.Node) -> Made:
 
 def _max_pool(node: ir.Node) -> Made:
     shape = padding(node)
-    is_wanted = [bool(value.uses()) or value.is_graph_output() for value in node.outputs]
-    if shape is None or any(is_wanted[1:]):
+    if shape is None or any(map(known.is_wanted, node.outputs[1:])):
         return None
     return "max_pool", [node.inputs[0]], {**shape, "ceil": graph.attribute_int(node, "ceil_mode", 0)}
 
