@@ -44,15 +44,17 @@ std::vector<Line> packed(const Stage& stage, const PlainNumbers& weight, const s
   const int64_t in = stage.inputs / step.group, out = stage.outputs / step.group;
   const std::vector<Piece> all = pieces(step);
   std::vector<Line> made(static_cast<size_t>(step.group * stage.blocks * chunks * kBlockBytes / 64));
-  for (int64_t o = 0; o < stage.outputs; ++o) {
-    const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
-    uint8_t* const to =
-        made.front().bytes + block * chunks * kBlockBytes + lane / 16 * (kBlockBytes / 2) + lane % 16 * 4;
+  for (int64_t block = 0; block < step.group * stage.blocks; ++block) {
+    const int64_t in_group = block % stage.blocks * kBlock, first = block / stage.blocks * out + in_group;
+    const int64_t lanes = std::min(kBlock, out - in_group);
+    uint8_t* const to = made.front().bytes + block * chunks * kBlockBytes;
     for (size_t p = 0; p < all.size(); ++p) {
       for (int64_t i = 0; i < all[p].pixels * in; ++i) {
-        const uint16_t number = weight.at(o, i % in, all[p].y * step.kernel[1] + all[p].x + i / in);
-        const int64_t at = starts[p] + i;
-        std::memcpy(to + at / kNumbers * kBlockBytes + at % kNumbers / 2 * 64 + at % 2 * 2, &number, sizeof number);
+        const int64_t byte = 2 * (starts[p] + i), tap = all[p].y * step.kernel[1] + all[p].x + i / in;
+        for (int64_t lane = 0; lane < lanes; ++lane) {
+          const uint16_t number = weight.at(first + lane, i % in, tap);
+          std::memcpy(to + in_chunks(byte, lane), &number, sizeof number);
+        }
       }
     }
   }

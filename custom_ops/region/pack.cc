@@ -1,5 +1,9 @@
 #include "pack.h"
 
+#include <algorithm>
+#include <array>
+
+#include "../base/clones.h"
 #include "winograd.h"
 
 namespace onnxq {
@@ -12,6 +16,51 @@ constexpr int64_t kMostPacked = int64_t{1} << 32;
 int32_t begin(const int32_t* bias, int64_t output, int64_t sum, int32_t zero) {
   const int64_t given = bias ? bias[output] : 0;
   return static_cast<int32_t>(static_cast<uint32_t>(given) - static_cast<uint32_t>(sum * zero));
+}
+
+// Four bytes of the windows of a block's outputs.
+using Quad = std::array<std::array<int8_t, kBlock>, 4>;
+
+// What the weights of each output of a block add up to, those above zero and those below it.
+struct Signed {
+  std::array<int64_t, kBlock> above{}, below{};
+};
+
+// Those of `lanes` outputs, from one on. They lie side by side in matrices that are not turned.
+void gather(const PlainWeight& weight, const PlainWeight::Place& first, int64_t lanes, int8_t* to) {
+  if (weight.merged.groups > 1) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      to[lane] = weight.at({first.output + lane, first.input, first.y, first.x});
+    }
+    return;
+  }
+  const int8_t* const from = weight.address(first);
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    to[lane] = from[lane * weight.output];
+  }
+}
+
+ONNXQ_CLONES void add_up(const Quad& quad, Signed& sums) {
+  for (size_t lane = 0; lane < kBlock; ++lane) {
+    int32_t above = 0, below = 0;
+    for (const std::array<int8_t, kBlock>& bytes : quad) {
+      above += std::max<int32_t>(bytes[lane], 0);
+      below += std::min<int32_t>(bytes[lane], 0);
+    }
+    sums.above[lane] += above;
+    sums.below[lane] += below;
+  }
+}
+
+ONNXQ_CLONES void weave(const Quad& quad, int8_t* to) {
+  for (int64_t half = 0; half < kBlock; half += 16) {
+    int8_t* const line = to + in_chunks(0, half);
+    for (int64_t lane = 0; lane < 16; ++lane) {
+      for (size_t byte = 0; byte < 4; ++byte) {
+        line[4 * lane + static_cast<int64_t>(byte)] = quad[byte][static_cast<size_t>(half + lane)];
+      }
+    }
+  }
 }
 
 // How many pixels of a row are computed together.
@@ -72,22 +121,31 @@ void pack(Stage& stage, const PlainWeight& weight, const int32_t* bias, const st
   stage.bias.assign(static_cast<size_t>(blocks * kBlock), 0);
   stage.scales.assign(static_cast<size_t>(blocks * kBlock), 0.0f);
   stage.fits_squares = true;
-  for (int64_t o = 0; o < stage.outputs; ++o) {
-    const int64_t block = o / out * stage.blocks + o % out / kBlock, lane = o % out % kBlock;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t in_group = block % stage.blocks * kBlock, first = block / stage.blocks * out + in_group;
+    const int64_t lanes = std::min(kBlock, out - in_group);
     int8_t* to = stage.weight.data() + block * chunks * kBlockBytes;
-    int64_t above = 0, below = 0;
+    Signed sums;
     for (const Piece& piece : all) {
-      for (int64_t byte = 0; byte < piece.pixels * in; ++byte) {
-        const int8_t q = weight.at(o, byte % in, piece.y, piece.x + byte / in);
-        to[in_chunks(byte, lane)] = q;
-        (q > 0 ? above : below) += q;
+      const int64_t bytes = piece.pixels * in;
+      for (int64_t start = 0; start < bytes; start += 4) {
+        Quad quad{};
+        for (int64_t byte = start; byte < std::min(bytes, start + 4); ++byte) {
+          const PlainWeight::Place place = {first, byte % in, piece.y, piece.x + byte / in};
+          gather(weight, place, lanes, quad[static_cast<size_t>(byte - start)].data());
+        }
+        add_up(quad, sums);
+        weave(quad, to + in_chunks(start, 0));
       }
-      to += cover(piece.pixels * in, kChunk) * kBlockBytes;
+      to += cover(bytes, kChunk) * kBlockBytes;
     }
-    const size_t at = static_cast<size_t>(block * kBlock + lane);
-    stage.bias[at] = begin(bias, o, above + below, x_zero);
-    stage.fits_squares = stage.fits_squares && fits_squares(above, below);
-    stage.scales[at] = scale[static_cast<size_t>(o)];
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const size_t at = static_cast<size_t>(block * kBlock + lane), from = static_cast<size_t>(lane);
+      const int64_t above = sums.above[from], below = sums.below[from];
+      stage.bias[at] = begin(bias, first + lane, above + below, x_zero);
+      stage.fits_squares = stage.fits_squares && fits_squares(above, below);
+      stage.scales[at] = scale[static_cast<size_t>(first + lane)];
+    }
   }
 }
 
@@ -116,7 +174,7 @@ void pack_together(Stage& stage, const PlainWeight& weight, const int32_t* bias,
     for (int64_t y = 0; y < rows; ++y) {
       for (int64_t x = 0; x < step.kernel[1]; ++x) {
         for (int64_t i = 0; i < stage.inputs; ++i) {
-          to[(y * columns + x) * stage.inputs + i] = weight.at(o % outputs, i, y, x);
+          to[(y * columns + x) * stage.inputs + i] = weight.at({o % outputs, i, y, x});
         }
       }
     }
@@ -144,7 +202,7 @@ void pack_depthwise(Stage& stage, const PlainWeight& weight, const int32_t* bias
     int64_t sum = 0;
     for (int64_t y = 0; y < kernel_y; ++y) {
       for (int64_t x = 0; x < kernel_x; ++x) {
-        const int8_t q = weight.at(c, 0, y, x);
+        const int8_t q = weight.at({c, 0, y, x});
         stage.weight[static_cast<size_t>((y * kernel_x + x) * padded + c)] = q;
         const int64_t column = (block * fours + y / 4) * kernel_x + x;
         stage.dot_weight[static_cast<size_t>(column * 256 + v * 64 + lane * 4 + y % 4)] = q;

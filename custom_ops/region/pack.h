@@ -13,9 +13,15 @@ struct PlainWeight {
   int64_t output, input, y, x;
   Merged merged;
 
-  int8_t at(int64_t o, int64_t i, int64_t ky, int64_t kx) const {
-    return merged.is_zero(o, i) ? int8_t{0} : data[o * output + merged.inside(i) * input + ky * y + kx * x];
+  struct Place {
+    int64_t output, input, y, x;
+  };
+
+  // Where an element lies, if it is none of the zeros between groups.
+  const int8_t* address(const Place& p) const {
+    return data + p.output * output + merged.inside(p.input) * input + p.y * y + p.x * x;
   }
+  int8_t at(const Place& p) const { return merged.is_zero(p.output, p.input) ? int8_t{0} : *address(p); }
 };
 
 // Fills quads; `width`: bytes of an element. Returns how many chunks a window has.
