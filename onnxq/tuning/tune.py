@@ -21,7 +21,7 @@ from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import NOISIER, SLOWER, Costs, cheapest, predicted_seconds, unfused
-from onnxq.tuning.halves import HalfCosts
+from onnxq.tuning.halves import HalfCosts, in_half
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import kind_of, refine, with_finest_weights, with_whole_bytes
@@ -37,10 +37,12 @@ SURPRISE = 1.3
 SPOILT = 1.05
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
-#: Prices of the total noise of a plan that are tried, in runs of the float model: a thousandth to a hundred.
-PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+#: Prices of the total noise of a plan that are tried, in runs of the float model: up to where a ten-thousandth of it tells.
+PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 9))
 #: Prices that are tried between the best of these and its neighbours.
 BETWEEN = 6
+#: dB by which the noise of kernels is below that of weights where both together are 1 dB above the weights' alone.
+MASKING = 6.0
 #: Noise that is worth less than this share of a run is not traced to its nodes.
 LEAST_REGRET = 0.02
 
@@ -53,9 +55,28 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         progress: told what is being measured, and how much of it is left.
     """
     terms = Terms.of(bench, recipe, progress)
-    if plan.those(*COMPUTING) and (not terms.keeps_slow or plan.those(Method.STATIC, Method.DYNAMIC)):
-        plan = _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
-    refined = refine(bench, plan, recipe, terms.measurements, progress)
+    if not plan.those(*COMPUTING) or (terms.keeps_slow and not plan.those(Method.STATIC, Method.DYNAMIC)):
+        return _refined(terms, plan)
+
+    def bargain(terms: Terms) -> Plan:
+        return _as_short(_bargain(terms, with_whole_bytes(plan), observed), plan)
+
+    found = _refined(terms, bargain(terms))
+    if terms.keeps_slow or _computes(found):
+        return found
+    other = bargain(replace(terms, masked=terms.contrast(bench.quality(found)) + MASKING))
+    return better(bench, found, _refined(terms, other), recipe) if _computes(other) else found
+
+
+def _computes(plan: Plan) -> bool:
+    """Whether any kernel gets faster by it."""
+    return bool(plan.those(*COMPUTING) or int8_regions.in_bfloat16(plan))
+
+
+def _refined(terms: Terms, plan: Plan) -> Plan:
+    """`plan` with formats of its weights as the quality asked for needs them."""
+    bench, recipe = terms.bench, terms.recipe
+    refined = refine(bench, plan, recipe, terms.measurements, terms.progress)
     # Each convolution in float among others in bfloat16 parts a region in two: it costs time too, not bytes alone.
     parted = [choice for choice in int8_regions.in_bfloat16(plan) if not refined.choices[choice.node].joins_bf16_region]
     return better(bench, refined, refined.replacing(parted), recipe) if parted else refined
@@ -103,6 +124,7 @@ class Terms:
             floats in shorter types, what is left of them there is enough.
         measurements: plans that may be measured to find out which nodes do harm.
         keeps_slow: integers are wanted whatever time they take: by the recipe, or as no time is known.
+        masked: dB of contrast from which on the noise of kernels costs nothing: there is that of weights beside it.
     """
 
     bench: PlanBench
@@ -112,6 +134,7 @@ class Terms:
     measurements: int
     progress: Progress
     keeps_slow: bool
+    masked: float = math.inf
 
     @classmethod
     def of(cls, bench: PlanBench, recipe: Recipe, progress: Progress) -> Terms:
@@ -133,8 +156,12 @@ class Terms:
 
     def noise_price(self, quality: Quality) -> float:
         """What a plan's noise is worth, in runs of the float model."""
-        contrast = quality.contrast_for(GIVEN, max(0.0, self.bar - self.preference.bar))
-        return self.preference.price(contrast, self.bar)
+        contrast = self.contrast(quality)
+        return 0.0 if contrast >= self.masked else self.preference.price(contrast, self.bar)
+
+    def contrast(self, quality: Quality) -> float:
+        """What noise is judged by: made-up samples, and those of other lengths, are held to a lower bar."""
+        return quality.contrast_for(GIVEN, max(0.0, self.bar - self.preference.bar))
 
     def regret(self, quality: Quality, latency: float) -> float:
         """What a plan costs with its noise, in runs of the float model; infinite if it misses the aim."""
@@ -167,8 +194,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         return _in_float(terms, plan)
     if bench.there is not None and not terms.recipe.keep_slow:
         best = _best_there(terms, timings, bench.there, [float_plan, best, plan])
-    computes = best.those(*COMPUTING) or int8_regions.in_bfloat16(best)
-    if not computes or terms.keeps_slow:
+    if not _computes(best) or terms.keeps_slow:
         return best
     terms.progress.start("timing against float")
     speed = timings.speed(best, costs, plan, WORTHWHILE)
@@ -264,12 +290,15 @@ def _best_bargain(terms: Terms, plan: Plan, costs: Costs, candidates: Sequence[P
     quality = terms.bench.quality(with_finest_weights(candidates[0]))
     if terms.noise_price(quality) <= LEAST_REGRET and quality.sqnr >= terms.recipe.aim:
         return _least_regret(terms, costs, plan, candidates)
-    noise = _noise_by_node(terms, plan)
+    noise, in_halves = _noise_by_node(terms, plan, costs)
     terms.progress.start("measuring bargains", len(PRICES) + BETWEEN)
 
     def at(price: float) -> Plan:
-        worth = {node: price * costs.total_float * share for node, share in noise.items()}
-        found = cheapest(terms.bench.model, plan, costs, worth)
+        worth, of_halves = (
+            {node: price * costs.total_float * share for node, share in each.items()} for each in (noise, in_halves)
+        )
+        priced = replace(costs, halves=costs.halves.plus(of_halves))
+        found = cheapest(terms.bench.model, plan, priced, worth)
         terms.bench.quality(with_finest_weights(found))
         terms.progress.advance(1)
         return found
@@ -284,14 +313,20 @@ def _best_bargain(terms: Terms, plan: Plan, costs: Costs, candidates: Sequence[P
     return _least_regret(terms, costs, plan, [best, *(at(low * step**k) for k in range(1, BETWEEN + 1))])
 
 
-def _noise_by_node(terms: Terms, plan: Plan) -> dict[str, float]:
-    """Each node's share of the noise of all that compute in integers."""
+def _noise_by_node(terms: Terms, plan: Plan, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
+    """Each node's share of the noise of all that compute in integers; and, in the same measure, what those add that
+    could be in bfloat16: looked for where all of them in it are worth looking at."""
     bench = terms.bench
     silent = with_finest_weights(_back(bench, plan, plan.those(*COMPUTING), ""))
     in_integers = plan.those(Method.STATIC, Method.DYNAMIC)
     noise = harm(bench, silent, in_integers, terms.measurements, terms.progress)
+    halves = [in_half(choice) for choice in in_integers if choice.node in costs.halves.seconds]
+    noise_of_halves: dict[str, float] = {}
+    if halves and terms.noise_price(bench.quality(silent.replacing(halves))) > LEAST_REGRET:
+        noise_of_halves = harm(bench, silent, halves, terms.measurements, terms.progress)
     total = sum(noise.values()) or 1.0
-    return {node: share / total for node, share in noise.items()}
+    shares, of_halves = ({node: each / total for node, each in found.items()} for found in (noise, noise_of_halves))
+    return shares, of_halves
 
 
 def _least_regret(terms: Terms, costs: Costs, full: Plan, plans: Iterable[Plan]) -> Plan | None:

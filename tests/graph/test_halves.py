@@ -60,6 +60,13 @@ def test_no_assignment_is_cheaper(given_times: list[list[float]], half: float) -
     assert abs(predicted_seconds(found, costs, PLAN) - kernels) < 1e-9
 
 
+def test_what_noise_in_bfloat16_is_worth_is_added_to_its_time() -> None:
+    halves = HalfCosts(dict.fromkeys(NODES, 1.0), [], {}).plus({"b": 5.0})
+    costs = Costs(dict.fromkeys(NODES, 4.0), dict.fromkeys(NODES, 9.0), PRICES, 16.0, halves=halves)
+    found = cheapest(MADE, PLAN, costs, {})
+    assert [each for each in NODES if found.choices[each].joins_bf16_region] == ["a", "c", "d"]
+
+
 def test_what_lies_between_convolutions_links_them() -> None:
     """Pools and sums are as good as nothing; an operator that bf16 regions lack, and an output, are borders."""
     body = """[a] u = Conv(x, f)  p = Relu(u)  q = MaxPool<kernel_shape = [1, 1]>(p)  [b] v = Conv(q, f)

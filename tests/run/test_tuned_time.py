@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,25 @@ def test_the_plan_that_was_timed_takes_its_place(
     data = [{"x": normal(1, 16, 12, 12, seed=i)} for i in range(8)]
     made = quantize(path, tmp_path / "q.onnx", Recipe("w8a8"), data=data)
     assert (made.plan.choices["a"].method is Method.STATIC) == gives_way
+
+
+@pytest.mark.parametrize(("ratio", "wins"), [(0.5, True), (1.5, False)], ids=["faster", "slower"])
+def test_noise_that_is_below_that_of_weights_costs_nothing(
+    ratio: float, wins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels stay in float for their noise, the weights are written with theirs all the same."""
+    masked: list[float] = []
+
+    def bargain(terms: tune.Terms, plan: Plan, _: Any) -> Plan:
+        masked.append(terms.masked)
+        return plan.replacing(in_float(c, tune.NOISIER) for c in plan) if terms.masked == math.inf else plan
+
+    monkeypatch.setattr(tune, "_bargain", bargain)
+    monkeypatch.setattr(
+        Timings, "measured", lambda self, plan, _: PlanTime(ratio if plan.those(Method.STATIC) else 1.0, 0)
+    )
+    path = tiny.save(tiny.model(TEXT, {"w": normal(16, 16, 3, 3), "v": normal(16, 16, 3, 3)}), tmp_path)
+    data = [{"x": normal(1, 16, 12, 12, seed=i)} for i in range(8)]
+    made = quantize(path, tmp_path / "q.onnx", Recipe("w8a8"), data=data)
+    assert len(masked) == 2 and 30 < masked[1] < 70
+    assert {made.plan.choices[node].method for node in "ay"} == {Method.STATIC if wins else Method.STORED}
