@@ -37,7 +37,7 @@ SURPRISE = 1.3
 SPOILT = 1.05
 #: Where it cannot be told which of two models is faster, the quantized one may be larger by this factor.
 AS_SMALL = 1.01
-#: Prices of the total noise of a plan that are tried, in runs of the float model: up to where a ten-thousandth of it tells.
+#: Prices of a plan's total noise that are tried, in runs of the float model: up to where a ten-thousandth of it tells.
 PRICES = tuple(10.0 ** (k / 2) for k in range(-6, 9))
 #: Prices that are tried between the best of these and its neighbours.
 BETWEEN = 6
