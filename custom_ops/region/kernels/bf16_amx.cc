@@ -1,6 +1,6 @@
 // Convolutions by tiles of bfloat16.
 
-#include "bf16_zmm.h"
+#include "bf16_depthwise.h"
 #include "tile_conv.h"
 
 namespace onnxq {

@@ -1,4 +1,4 @@
-#include "bf16_zmm.h"
+#include "bf16_depthwise.h"
 
 namespace onnxq {
 

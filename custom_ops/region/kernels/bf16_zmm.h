@@ -177,50 +177,6 @@ inline __m512i in_order(__m512 even, __m512 odd) {
 
 inline bool plan_pairs(NumberConv& c) { return plan_dots<PairDots>(c); }
 
-// --- depthwise -------------------------------------------------------------------------------------------------------------
-
-// 32 channels of one row. K: a square window's size that is known when this is compiled, or 0.
-template <int K>
-inline void depthwise_row(const NumberDepthwise& d, const ZmmAct& act, int64_t row, int64_t c) {
-  const int64_t kernel_y = K ? K : d.kernel_y, kernel_x = K ? K : d.kernel_x, padded = cover(d.y.C, 32) * 32;
-  const __mmask32 mask = first_numbers(d.y.C - c);
-  const float* const weight = d.weight + c;
-  const uint16_t* window = d.x.data + row / d.y.H * d.x.image + d.first + row % d.y.H * d.step_y + c;
-  uint16_t* to = row_of(d.y, row) + c;
-  const uint16_t* plus = d.plus.data ? row_of(d.plus, row) + c : nullptr;
-  const __m512 bias_even = _mm512_loadu_ps(d.bias + c), bias_odd = _mm512_loadu_ps(d.bias + c + 16);
-  for (int64_t x = 0; x < d.y.W; ++x, window += d.step_x, to += d.y.pixel) {
-    __m512 even = bias_even, odd = bias_odd;
-#pragma GCC unroll 8
-    for (int64_t ky = 0; ky < kernel_y; ++ky) {
-#pragma GCC unroll 8
-      for (int64_t kx = 0; kx < kernel_x; ++kx) {
-        const __m512i numbers = _mm512_maskz_loadu_epi16(mask, window + ky * d.next_y + kx * d.next_x);
-        const float* const w = weight + (ky * kernel_x + kx) * padded;
-        even = _mm512_fmadd_ps(even_numbers(numbers), _mm512_loadu_ps(w), even);
-        odd = _mm512_fmadd_ps(odd_numbers(numbers), _mm512_loadu_ps(w + 16), odd);
-      }
-    }
-    if (plus) {
-      const __m512i numbers = _mm512_maskz_loadu_epi16(mask, plus + x * d.plus.pixel);
-      even = _mm512_add_ps(even, even_numbers(numbers));
-      odd = _mm512_add_ps(odd, odd_numbers(numbers));
-    }
-    act(even, odd);
-    store_some(to, mask, in_order(even, odd));
-  }
-}
-
-inline void number_depthwise(const NumberDepthwise& d, int64_t first, int64_t last) {
-  const bool is_three = d.kernel_y == 3 && d.kernel_x == 3, is_five = d.kernel_y == 5 && d.kernel_x == 5;
-  const ZmmAct act(d.act);
-  for (int64_t row = first; row < last; ++row) {
-    for (int64_t c = 0; c < d.y.C; c += 32) {
-      (is_three ? depthwise_row<3> : is_five ? depthwise_row<5> : depthwise_row<0>)(d, act, row, c);
-    }
-  }
-}
-
 // --- pools -------------------------------------------------------------------------------------------------------------------
 
 template <bool average>
