@@ -78,7 +78,7 @@ ONNXQ_CLONES void multiply_array(const float* __restrict by, float* __restrict y
 
 constexpr const char* kWords[kActivations] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
 
-// Where the element that `index` of y is made of lies in an array of `shape`.
+// Where the element of an array of `shape` lies that element `index` of y is made of.
 int64_t source(const std::vector<int64_t>& shape, const std::vector<int64_t>& y_shape, int64_t index) {
   int64_t at = 0, step = 1;
   for (size_t d = 0; d < y_shape.size(); ++d) {  // from the last dimension on
@@ -91,6 +91,14 @@ int64_t source(const std::vector<int64_t>& shape, const std::vector<int64_t>& y_
     }
   }
   return at;
+}
+
+// A row of y: each operand has one number for all of it, or one for each.
+ONNXQ_CLONES void combine_row(const float* a, bool one_a, const float* b, bool one_b, bool times, float* __restrict y, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const float one = a[one_a ? 0 : i], two = b[one_b ? 0 : i];
+    y[i] = times ? one * two : one + two;
+  }
 }
 
 }  // namespace
@@ -131,13 +139,14 @@ std::vector<int64_t> sum_shape(const std::vector<int64_t>& a, const std::vector<
 
 void combine(const std::vector<int64_t>& a_shape, const float* a, const std::vector<int64_t>& b_shape, const float* b,
              const std::vector<int64_t>& y_shape, bool times, float* y) {
+  const int64_t row = y_shape.empty() ? 1 : y_shape.back();
   int64_t size = 1;
   for (const int64_t each : y_shape) {
     size *= each;
   }
-  for (int64_t i = 0; i < size; ++i) {
-    const float one = a[source(a_shape, y_shape, i)], two = b[source(b_shape, y_shape, i)];
-    y[i] = times ? one * two : one + two;
+  const auto is_one = [](const std::vector<int64_t>& shape) { return shape.empty() || shape.back() == 1; };
+  for (int64_t i = 0; i < size; i += row) {
+    combine_row(a + source(a_shape, y_shape, i), is_one(a_shape), b + source(b_shape, y_shape, i), is_one(b_shape), times, y + i, row);
   }
 }
 

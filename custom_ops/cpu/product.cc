@@ -1,5 +1,6 @@
 #include "product.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "../abi/nodes.h"
@@ -26,6 +27,12 @@ std::vector<float> as_float(const Tensor& bias) {
   const auto convert = bias.type == kFloat16 ? from_half : from_bfloat16;
   convert(bits.data(), numbers.data(), bias.size());
   return numbers;
+}
+
+// Whether `other` has a number for each column of y.
+bool is_row(const Tensor& other, const Tensor& y) {
+  return !other.shape.empty() && other.shape.size() <= y.shape.size() && other.shape.back() == y.shape.back() &&
+         other.size() == y.shape.back();
 }
 
 }  // namespace
@@ -66,7 +73,7 @@ void Product::compute(OrtKernelContext* context, const WeightTensors& weight) co
   const std::vector<float> given = bias.type == kUndefined ? std::vector<float>() : as_float(bias);
   const std::vector<float>& numbers = bias.type == kUndefined ? bias_ : given;
   const Tensor other = has_other_ ? given_input(api_, context, parts_.other) : Tensor();
-  if (has_other_ && (other.shape != x.shape || !is_aligned(other))) {
+  if (has_other_ && ((other.shape != x.shape && !is_row(other, x)) || !is_aligned(other))) {
     return multiply_and_broadcast(context, weight, x, M, numbers, other);
   }
   void* const y = output_data(api_, context, 0, x.shape);
@@ -126,12 +133,16 @@ void Product::multiply(const Place& place, const WeightTensors& w, const Tensor&
   const float* more = static_cast<const float*>(other.data);
   if (more && converts) {
     float* const made = static_cast<float*>(scratch.take(y_bytes));
-    to_float(place, x.type, other.data, made, p.M * p.N);
+    to_float(place, x.type, other.data, made, other.size());
     more = made;
   }
   const bool is_sum = parts_.activation == kNoActivation && !more;
+  const int64_t others = more ? other.size() : 0;  // of all rows, or of one
   const auto finished = [&](int64_t first, int64_t count) {
-    finish(parts_.activation, more ? more + first : nullptr, parts_.times, p.y + first, count);
+    for (int64_t at = first, next; at < first + count; at = next) {
+      next = others ? std::min(first + count, at - at % others + others) : first + count;
+      finish(parts_.activation, more ? more + at % others : nullptr, parts_.times, p.y + at, next - at);
+    }
   };
   if (is_sum) {
     run(place, kernel, p, shared);
