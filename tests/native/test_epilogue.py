@@ -143,14 +143,14 @@ def test_others_are_broadcast(shape: tuple[int, ...], dtype: type) -> None:
         np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=step, atol=step * float(np.abs(plain).max()))
 
 
-@pytest.mark.parametrize("shape", [(33,), (1, 1, 33), (130, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(33,), (1, 33), (260, 1)], ids=str)
 def test_others_are_broadcast_behind_an_activation(shape: tuple[int, ...]) -> None:
     """A row for all rows is used where sums are made, by several tasks."""
-    w, x, other = weight("bfloat16", 33, 70, 32), activations((2, 130, 70)), activations((1, *shape), seed=1)[0]
-    whole = np.broadcast_to(other, (2, 130, 33)).copy()
+    w, x, other = weight("bfloat16", 33, 70, 32), activations((260, 70)), activations((1, *shape), seed=1)[0]
+    whole = np.broadcast_to(other, (260, 33)).copy()
     made = [nodes.dense(w, other=each.shape, combine="times", activation="gelu") for each in (other, whole)]
     ys = [runs(m.SerializeToString(), {"x": x, "other": each}) for m, each in zip(made, (other, whole), strict=True)]
-    np.testing.assert_array_equal(*ys)
+    np.testing.assert_allclose(*ys, rtol=2.0**-20, atol=1e-7)  # rows are vectors and what is left of them
 
 
 @pytest.mark.parametrize("format", kernels.DENSE)

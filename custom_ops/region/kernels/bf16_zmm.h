@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "../../cpu/kernel.h"
+#include "act_zmm.h"
 #include "bf16_simple.h"
 #include "dot.h"
 #include "planes.h"
@@ -49,12 +50,8 @@ struct ZmmAct {
       b = clipped(b);
       return;
     }
-    alignas(64) float values[32];
-    _mm512_store_ps(values, a);
-    _mm512_store_ps(values + 16, b);
-    activate(act, values, 32);
-    a = _mm512_load_ps(values);
-    b = _mm512_load_ps(values + 16);
+    a = curved(act, a);
+    b = curved(act, b);
   }
 };
 
@@ -75,7 +72,7 @@ struct NumberFinish {
   const NumberConv* conv;
   ZmmAct act;
   __mmask32 mask;
-  bool is_plain;  // no mask, and an activation of a few instructions
+  bool is_plain;  // no mask
   // From the first output of the block on.
   uint16_t* data;
   const uint16_t* plus;
@@ -86,7 +83,7 @@ struct NumberFinish {
   [[gnu::always_inline]] void begin(int64_t block) {
     const int64_t channel = channel_of(*conv, block);
     mask = first_numbers(outputs_of(*conv, block));
-    is_plain = mask == 0xFFFFFFFF && act.act.kind <= kClip;
+    is_plain = mask == 0xFFFFFFFF;
     data = conv->to.data + channel;
     plus = conv->plus.data ? conv->plus.data + channel : nullptr;
   }
@@ -133,7 +130,8 @@ struct NumberFinish {
         a = _mm512_add_ps(a, low_numbers(numbers));
         b = _mm512_add_ps(b, high_numbers(numbers));
       }
-      _mm512_storeu_si512(to + i * step, rounded(act.clipped(a), act.clipped(b)));
+      act(a, b);
+      _mm512_storeu_si512(to + i * step, rounded(a, b));
     });
   }
 };
