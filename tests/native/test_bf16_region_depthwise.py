@@ -21,6 +21,10 @@ WINDOWS = {
     "5, every other": {"kernel": (5, 5), "pads": [2, 2, 2, 2], "strides": [2, 2]},
     "5 × 3": {"kernel": (5, 3), "pads": [2, 1, 2, 1]},
     "7": {"kernel": (7, 7), "pads": [3, 3, 3, 3]},
+    "7, every other": {"kernel": (7, 7), "pads": [3, 3, 3, 3], "strides": [2, 2]},
+    "one row": {"kernel": (1, 7), "pads": [0, 3, 0, 3]},
+    "3 × 5, every other": {"kernel": (3, 5), "pads": [1, 2, 1, 2], "strides": [1, 2]},
+    "9": {"kernel": (9, 9), "pads": [4, 4, 4, 4]},
     "apart": {"kernel": (3, 3), "pads": [2, 2, 2, 2], "dilations": [2, 2]},
     "every third": {"kernel": (3, 3), "pads": [1, 1, 1, 1], "strides": [1, 3]},
 }

@@ -46,7 +46,7 @@ struct DepthwiseRow {
     store(x, even, odd);
   }
 
-  // Pixels of a row, `apart` from each other, by a square window: a column is read and widened once for all that it is part of.
+  // Pixels of a row, `apart` from each other, by a window of `kernel` columns: each is read and widened once for all.
   template <int pixels, int kernel, int stride>
   void together(int64_t x, int64_t apart) const {
     __m512 even[pixels], odd[pixels];
@@ -54,7 +54,7 @@ struct DepthwiseRow {
       even[p] = _mm512_loadu_ps(bias);
       odd[p] = _mm512_loadu_ps(bias + 16);
     });
-    for (int64_t ky = 0; ky < kernel; ++ky) {
+    for (int64_t ky = 0; ky < d.kernel_y; ++ky) {
       const uint16_t* const line = window + x * d.step_x + ky * d.next_y;
       __m512 by_even[kernel], by_odd[kernel];
       unrolled<kernel>([&](auto kx) ONNXQ_INLINE {
@@ -83,7 +83,7 @@ struct DepthwiseRow {
     }
   }
 
-  // By a square one, of which those of pixels that are `apart` begin `stride` columns from each other.
+  // By one of `kernel` columns, of which those of pixels that are `apart` begin `stride` columns from each other.
   template <int kernel, int stride>
   void run(int64_t apart) const {
     constexpr int kTogether = 4;
@@ -108,12 +108,16 @@ struct DepthwiseRow {
 
 // Rows of a problem, from one pixel of each on.
 inline void depthwise_rows(const NumberDepthwise& d, int64_t first, int64_t last) {
-  const int64_t kernel = d.kernel_y == d.kernel_x ? d.kernel_x : 0;
   const ZmmAct act(d.act);
   for (int64_t row = first; row < last; ++row) {
     for (int64_t c = 0; c < d.y.C; c += 32) {
       const DepthwiseRow each(d, act, row, c);
-      kernel == 3 ? each.run<3>() : kernel == 5 ? each.run<5>() : each.run();
+      switch (d.kernel_x) {
+        case 3: each.run<3>(); break;
+        case 5: each.run<5>(); break;
+        case 7: each.run<7>(); break;
+        default: each.run();
+      }
     }
   }
 }
