@@ -225,4 +225,5 @@ def element_counts(model: ir.Model, names: Sequence[str], sample: Feed, threads:
         measured.graph.append(node)
         measured.graph.outputs.append(node.outputs[0])
     counts = whole_session(measured, threads).run(sample) if sized else []
-    return dict.fromkeys(names, 0) | {name: int(np.asarray(n)) for name, n in zip(sized, counts, strict=True)}
+    given = {name: sample[name].size for name in names if name in sample}
+    return dict.fromkeys(names, 0) | given | {name: int(np.asarray(n)) for name, n in zip(sized, counts, strict=True)}

@@ -101,4 +101,4 @@ def with_steps(kernels: Sequence[Kernel], steps: Sequence[StepTime]) -> list[Ker
 
 def original_name(name: str) -> str:
     """The name before onnxruntime decorated it: fused nodes keep the name of their main node or of its output."""
-    return re.sub(r"(/(Gemm|Mat[Mm]ul)\w*Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")
+    return re.sub(r"(/\w+Fusion/?|_nchwc|_token_\d+)+$", "", name).removeprefix("fused ")

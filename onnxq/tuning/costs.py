@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -67,6 +67,7 @@ def attribute_costs(
     """
     owners = owners_of(model, plan)
     in_float, quantized = list(in_float), list(quantized)
+    in_float = _with_names_of_gelus(in_float, model, owners)
     costs = Costs(total_float=sum(kernel.seconds for kernel in in_float))
     for kernels, found in ((in_float, costs.float_seconds), (quantized, costs.quantized_seconds)):
         for kernel in kernels:
@@ -109,6 +110,20 @@ def owners_of(model: ir.Model, plan: Plan) -> dict[str, str]:
         if follower is not None and graph.is_op(follower, *known.FUSED_INTO_CONV):
             found.setdefault(follower.outputs[0].name or "", choice.node)
         found[choice.node] = choice.node
+    return found
+
+
+def _with_names_of_gelus(kernels: list[Kernel], model: ir.Model, owners: Mapping[str, str]) -> list[Kernel]:
+    """`kernels`, in which those of Gelus, which onnxruntime calls after nothing in the model, are called after nodes of
+    the plan: in the order in which they ran, where that is as many."""
+    found = list(kernels)
+    for part, ops in (("Erf", ("Gelu", "BiasGelu")), ("Tanh", ("FastGelu",))):
+        places = [i for i, kernel in enumerate(kernels) if kernel.op in ops and kernel.name not in owners]
+        parts = (owners.get(node.name or "") for node in graph.nodes(model) if node.op_type == part)
+        names = dict.fromkeys(name for name in parts if name is not None)
+        if len(places) == len(names):
+            for place, name in zip(places, names, strict=True):
+                found[place] = replace(kernels[place], name=name)
     return found
 
 
@@ -227,7 +242,8 @@ def _offer_halves(cut: Cut, costs: Costs, static: set[str]) -> None:
     for node in sorted(offered):
         gained = halves.seconds[node] - costs.float_seconds.get(node, 0.0) + halves.alone.get(node, 0.0)
         cut.cost(_not_half(node), first=0.0, second=gained)
-        cut.apart(node, _not_half(node), math.inf)
+        for each in (node, *(other for other in halves.computed.get(node, []) if other in static)):
+            cut.apart(each, _not_half(node), math.inf)
     for some, other, price in halves.links:
         if some in offered and other in offered:
             cut.apart(_not_half(some), _not_half(other), price)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.passes.regions.bf16_groups import activation_behind
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.runtime import known
@@ -32,14 +34,16 @@ class HalfCosts:
     """Seconds of one run.
 
     Attributes:
-        seconds: of convolutions in bfloat16, by node.
+        seconds: of convolutions in bfloat16, by node, less what the activations that they compute too take in float.
         links: (node, node, what it costs if one of the two is in bfloat16 and the other is not).
         alone: by node, what it costs to convert what it reads or makes for others than convolutions, where it is.
+        computed: by node, other nodes of the plan whose activation it computes: those cannot be int8 then.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     links: list[tuple[str, str, float]] = field(default_factory=list)
     alone: dict[str, float] = field(default_factory=dict)
+    computed: dict[str, list[str]] = field(default_factory=dict)
 
     def plus(self, seconds: Mapping[str, float]) -> HalfCosts:
         """These costs with so many seconds more for convolutions: what their noise is worth."""
@@ -61,16 +65,27 @@ def all_in_half(model: ir.Model, plan: Plan) -> Plan:
     return int8_regions.prune(plan.replacing(in_half(choice) for choice in convolutions), model)
 
 
-def half_costs(model: ir.Model, seconds: Mapping[str, float], rate: float, elements: Mapping[str, int]) -> HalfCosts:
+def half_costs(
+    model: ir.Model,
+    seconds: Mapping[str, float],
+    rate: float,
+    elements: Mapping[str, int],
+    in_float: Mapping[str, float] = MappingProxyType({}),
+) -> HalfCosts:
     """What convolutions cost that take so many seconds in bfloat16, by node.
 
     Args:
         rate: seconds that an element takes to be converted.
         elements: of activations, on the sample that was timed.
+        in_float: seconds that other nodes of the plan take in float.
     """
     found = HalfCosts(dict(seconds))
     for node in [each for each in graph.nodes(model) if each.name in found.seconds]:
         name, read, made = node.name or "", node.inputs[0], int8_regions.final_output(node)
+        behind = activation_behind(node)
+        names = [each.name or "" for each in behind[0]] if behind is not None else []
+        found.computed[name] = [each for each in names if each in in_float]
+        found.seconds[name] -= sum(in_float[each] for each in found.computed[name])
         price = CONVERSION_SECONDS + rate * elements.get("" if read is None else read.name or "", 0)
         makers = list(_makers(read, found.seconds))
         found.links += [(maker, name, price / len(makers)) for maker in makers if maker is not None]

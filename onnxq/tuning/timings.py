@@ -74,10 +74,10 @@ class Timings:
         if not profile.is_closed and (missing or self._model not in profile.models):
             self._note(plan, attribute_costs(bench.model, plan, bench.kernels(None), kernels, elements))
         found = self._looked_up(plan, elements)
-        found.halves = self._halves(plan, elements)
+        found.halves = self._halves(plan, elements, found.float_seconds)
         return found
 
-    def _halves(self, plan: Plan, elements: Mapping[str, int]) -> HalfCosts:
+    def _halves(self, plan: Plan, elements: Mapping[str, int], in_float: Mapping[str, float]) -> HalfCosts:
         """What convolutions of `plan` cost in bfloat16, on machines that multiply it; of a closed profile as far as it
         says."""
         bench, profile = self._bench, self._profile
@@ -97,7 +97,7 @@ class Timings:
             profile.kernels.setdefault(self._half_conversion, conversion_rate(kernels, elements))
         times = {node: profile.kernel(key) for node, key in keys.items()}
         found = {node: seconds for node, seconds in times.items() if seconds is not None}
-        return half_costs(bench.model, found, profile.kernel(self._half_conversion) or 0.0, elements)
+        return half_costs(bench.model, found, profile.kernel(self._half_conversion) or 0.0, elements, in_float)
 
     def speed(self, plan: Plan, costs: Costs, full: Plan, bound: float) -> PlanTime:
         """`plan` against float; timed until it is clear whether it takes less than `bound` times as long.

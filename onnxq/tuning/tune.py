@@ -54,7 +54,16 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         observed: the activations that the plan quantizes with fixed scales.
         progress: told what is being measured, and how much of it is left.
     """
-    terms = Terms.of(bench, recipe, progress)
+    found = _tuned(Terms.of(bench, recipe, progress), plan, observed)
+    halves = int8_regions.in_bfloat16(found)
+    if not halves or recipe.keep_slow:
+        return found
+    # Whether regions of them pay off beside what onnxruntime makes of the rest shows only whole.
+    return better(bench, found, found.replacing(replace(choice, reason=SLOWER) for choice in halves), recipe)
+
+
+def _tuned(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
+    bench = terms.bench
     if not plan.those(*COMPUTING) or (terms.keeps_slow and not plan.those(Method.STATIC, Method.DYNAMIC)):
         return _refined(terms, plan)
 
@@ -65,7 +74,7 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     if terms.keeps_slow or _computes(found):
         return found
     other = bargain(replace(terms, masked=terms.contrast(bench.quality(found)) + MASKING))
-    return better(bench, found, _refined(terms, other), recipe) if _computes(other) else found
+    return better(bench, found, _refined(terms, other), terms.recipe) if _computes(other) else found
 
 
 def _computes(plan: Plan) -> bool:

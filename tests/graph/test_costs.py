@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import tiny
 from hypothesis import given
@@ -17,7 +18,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import COMPUTING, Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
-from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.kernel_times import Kernel, original_name
 from onnxq.tuning.costs import Costs, attribute_costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.mincut import Cut
 
@@ -102,6 +103,40 @@ def test_kernels_belong_to_nodes_by_name_or_output() -> None:
     assert costs.conversion["x"] == pytest.approx(2 * 0.5, rel=1e-3)
     floats = [Kernel("FusedConv", "v", 1.0, 1), Kernel("QLinearConv", "d", 1.0, 1)]
     assert [choice.node for choice in unfused(made, plan, floats)] == ["a"]  # type: ignore[arg-type]
+
+
+def gelu(n: int, x: str, y: str) -> str:
+    return (
+        f"s{n} = Div({x}, root)  [e{n}] e{n} = Erf(s{n})  o{n} = Add(e{n}, one)  "
+        f"m{n} = Mul({x}, o{n})  [g{n}] {y} = Mul(m{n}, half)"
+    )
+
+
+def test_kernels_of_gelus_belong_to_nodes_in_their_order() -> None:
+    """onnxruntime calls them after nothing in the model."""
+    body = f"[a] u = Conv(x, f)  {gelu(1, 'u', 'v')}  [b] w = Conv(v, f)  {gelu(2, 'w', 't')}  [d] z = Conv(t, f)"
+    constants = {"f": normal(16, 16, 1, 1), "root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
+    made = tiny.read(tiny.model(f"g (float[1,16,8,8] x) => (z) {{ {body} }}", constants))
+    prepare(made)
+    plan = make_plan(made, Recipe("w8a8"), targets.get("onnxq"), infer_types(made))
+    chains = [choice.node for choice in plan if choice.op != "Conv"]
+    ran = [Kernel("Conv", "a", 1.0, 1), Kernel("Gelu", "Gelu", 2.0, 1), Kernel("BiasGelu", "BiasGelu", 3.0, 1)]
+    assert len(chains) == 2
+    assert attribute_costs(made, plan, ran, [], {}).float_seconds == {"a": 1.0, chains[0]: 2.0, chains[1]: 3.0}
+    assert set(attribute_costs(made, plan, ran[:2], [], {}).float_seconds) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("/n/Mul/QuickGeluFusion/", "/n/Mul"),
+        ("a/MatMulAddFusion_token_7", "a"),
+        ("fused v_nchwc", "v"),
+        ("/my/Fusion", "/my/Fusion"),
+    ],
+)
+def test_names_of_kernels_are_those_of_nodes(given: str, name: str) -> None:
+    assert original_name(given) == name
 
 
 PRICES = st.floats(-5, 5).map(lambda x: round(x, 1))

@@ -78,6 +78,21 @@ def test_what_lies_between_convolutions_links_them() -> None:
     assert set(found.alone) == {"a", "c", "d"} and found.alone["d"] > 0.008
 
 
+def test_activations_that_convolutions_compute_are_not_paid_for_twice() -> None:
+    """SiLU is part of the step in bfloat16, and two nodes beside the convolution in float and in int8."""
+    body = "[a] u = Conv(x, f)  [s] s = Sigmoid(u)  [m] v = Mul(u, s)  [b] w = Conv(v, f)  [t] z = Softsign(w)"
+    made = tiny.read(tiny.model(f"g (float[1,16,8,8] x) => (z) {{ {body} }}", {"f": normal(16, 16, 1, 1)}))
+    prepare(made)
+    plan = make_plan(made, Recipe("w8a8"), targets.get("onnxq"), infer_types(made))
+    in_float = {"a": 2.0, "m": 4.0, "b": 2.0, "t": 1.0}
+    found = half_costs(made, {"a": 3.0, "b": 1.0}, 0.0, {}, in_float)
+    assert found.seconds == {"a": -1.0, "b": 1.0} and found.computed == {"a": ["m"], "b": []}
+    costs = Costs(in_float, dict.fromkeys(in_float, 5.0), dict.fromkeys(("x", "u", "v", "w"), 0.1), 9.0, halves=found)
+    best = cheapest(made, plan, costs, {})
+    assert best.choices["a"].joins_bf16_region and best.choices["b"].joins_bf16_region
+    assert predicted_seconds(best, costs, plan) == 9.0 - 3.0 - 1.0
+
+
 def test_only_targets_with_regions_are_asked() -> None:
     halves = all_in_half(MADE, PLAN)
     assert all(halves.choices[node].joins_bf16_region for node in NODES) and not halves.those(Method.STATIC)

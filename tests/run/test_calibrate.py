@@ -210,11 +210,11 @@ def test_ranges_are_bound_to_model_data_and_method() -> None:
 
 @pytest.mark.parametrize("text", [MLP, IF, LOOP, SCAN], ids=["mlp", "if", "loop", "scan"])
 def test_element_counts(text: str) -> None:
-    names = {MLP: ["h", "y"], IF: ["y", "doubled"], LOOP: ["y", "grown"], SCAN: ["y", "total"]}[text]
+    names = {MLP: ["h", "y", "x"], IF: ["y", "doubled"], LOOP: ["y", "grown"], SCAN: ["y", "total"]}[text]
     sample = {"x": normal(5, 4), "b": normal(5, 3)} if text is MLP else {"x": normal(6)}
     if text is SCAN:
         sample = {"x": normal(5, 4), "start": normal(4)}
-    wanted = {MLP: (15, 15), IF: (6, 0), LOOP: (6, 0), SCAN: (20, 0)}[text]
+    wanted = {MLP: (15, 15, 20), IF: (6, 0), LOOP: (6, 0), SCAN: (20, 0)}[text]
     assert tuple(calibrate.element_counts(model_of(text), names, sample).values()) == wanted
 
 

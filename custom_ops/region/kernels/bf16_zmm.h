@@ -44,14 +44,10 @@ struct ZmmAct {
   // Of kinds up to kClip. In this order what is no number stays none.
   __m512 clipped(__m512 x) const { return _mm512_min_ps(high, _mm512_max_ps(low, x)); }
 
+  void operator()(__m512& x) const { x = act.kind <= kClip ? clipped(x) : curved(act, x); }
   void operator()(__m512& a, __m512& b) const {
-    if (act.kind <= kClip) {
-      a = clipped(a);
-      b = clipped(b);
-      return;
-    }
-    a = curved(act, a);
-    b = curved(act, b);
+    (*this)(a);
+    (*this)(b);
   }
 };
 
@@ -96,7 +92,10 @@ struct NumberFinish {
       a = _mm512_add_ps(a, low_numbers(numbers));
       b = _mm512_add_ps(b, high_numbers(numbers));
     }
-    act(a, b);
+    act(a);
+    if (mask >> 16) {  // else nothing was computed there
+      act(b);
+    }
     store_some(data + n * image + at.to, mask, rounded(a, b));
   }
   void store(int64_t n, const At& at, __m512i a, __m512i b) const {

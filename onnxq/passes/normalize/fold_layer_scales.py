@@ -1,5 +1,5 @@
-"""What the columns of a product are multiplied with goes into its weight and bias: a LayerScale, as of ConvNeXt and DINOv2
-(Touvron et al. 2021, "Going deeper with Image Transformers", section 2)."""
+"""What the columns of a product are multiplied with goes into its weight and bias: a LayerScale, as of ConvNeXt and
+DINOv2 (Touvron et al. 2021, "Going deeper with Image Transformers", section 2)."""
 
 from __future__ import annotations
 

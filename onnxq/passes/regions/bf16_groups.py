@@ -113,25 +113,32 @@ def _same_shape(add: ir.Node, types: Types, pixels: Pixels) -> bool:
 
 
 def _with_activation(group: Group) -> Group:
-    end = group.last.outputs[0]
+    found = activation_behind(group.last)
+    return group if found is None else _followed(group, *found)
+
+
+def activation_behind(node: ir.Node) -> tuple[list[ir.Node], Words] | None:
+    """The nodes that make an activation of the output of `node`, and what a step says of it; None where others read it,
+    or no step knows the activation."""
+    end = node.outputs[0]
     readers = [use.node for use in end.uses()]
-    if end.is_graph_output() or any(reader.graph is not group.last.graph for reader in readers):
-        return group
+    if end.is_graph_output() or any(reader.graph is not node.graph for reader in readers):
+        return None
     if len(readers) == 1:
         words = _activation(readers[0])
-        return group if words is None else _followed(group, readers, words)
+        return None if words is None else (readers, words)
     if len(readers) != 2:
-        return group
+        return None
     # x · sigmoid(x), and x · hard_sigmoid(x) as it was spelt before there was a HardSwish.
     gate, product = sorted(readers, key=lambda node: node.op_type == "Mul")
     is_gated = product.op_type == "Mul" and set(product.inputs) == {end, gate.outputs[0]}
     if not is_gated or graph.only_consumer(gate.outputs[0]) is not product or product.domain or gate.domain:
-        return group
+        return None
     if gate.op_type == "Sigmoid":
-        return _followed(group, [gate, product], {"act": SILU})
+        return [gate, product], {"act": SILU}
     if gate.op_type == "HardSigmoid" and _hard_sigmoid(gate)[0] == np.float32(1 / 6) and _hard_sigmoid(gate)[1] == 0.5:
-        return _followed(group, [gate, product], {"act": HARD_SWISH})
-    return group
+        return [gate, product], {"act": HARD_SWISH}
+    return None
 
 
 def _followed(group: Group, nodes: list[ir.Node], words: Words) -> Group:
