@@ -14,6 +14,7 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
 from onnxq.passes.regions.group import Group, NumberGroup, Tensor, Words, read_of
+from onnxq.passes.regions.group_norms import group_norm
 from onnxq.passes.regions.makers import MOST_BLOCKS, blocks_of, fits_phases, padding
 from onnxq.passes.regions.pixels import Pixels, constant_of, pixels_of, stored_in_half
 from onnxq.planning import int8_regions, moves
@@ -54,6 +55,9 @@ def _group(
 ) -> Group | None:
     make = _MAKERS.get(node.op_type) if node.domain == "" else None
     made = None if make is None else make(node, types)
+    if graph.is_op(node, "Reshape"):
+        made = group_norm(node, types)
+        made = made if made is None else replace(made, nodes=tuple(sorted(made.nodes, key=order.__getitem__)))
     if graph.is_op(node, *int8_regions.CONVOLUTIONS):
         make_it = _conv if node.op_type == "Conv" else _conv_transpose
         made = make_it(node) if node.name in allowed else None
