@@ -21,7 +21,6 @@ from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
 from onnxq.passes.normalize.fold_constants import FoldConstants
-from onnxq.passes.normalize.fold_layer_scales import FoldLayerScales
 from onnxq.passes.normalize.forget_exporter import ForgetExporter
 from onnxq.passes.normalize.leaky_relus import LeakyRelus
 from onnxq.passes.normalize.name_cast_types import NameCastTypes
@@ -74,7 +73,6 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             NameCastTypes(),
             FoldConstants(decodes=False),
             FoldBatchNorm(),
-            FoldLayerScales(),
             LeakyRelus(),
             HardSigmoids(),
             WrittenPads(),
