@@ -7,11 +7,19 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.dims.dimensions import add, begun
-from onnxq.model.dims.known import Dims, Elements, Sizes
+from onnxq.model.dims.known import MOST, Dims, Elements, Sizes
 from onnxq.model.graph import Names
 
 #: Inputs of operators that say sizes, bounds or places, by their numbers.
-_SAYING = {"Slice": (1, 2, 3, 4), "Split": (1,), "Expand": (1,), "Tile": (1,), "Range": (0, 1, 2), "Gather": (1,)}
+_SAYING = {
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "Range": (0, 1, 2),
+    "Gather": (1,),
+    "Cast": (0,),
+}
 
 
 class FoldShapes(ir.passes.InPlacePass):
@@ -20,7 +28,8 @@ class FoldShapes(ir.passes.InPlacePass):
     1. A dimension that is the input's at the same place is 0 in a constant shape. `dims/` says which are
        equal. Where a zero meant none (`allowzero`), all must be numbers; the attribute goes then.
     2. Others must be numbers. A shape of which any other is computed stays.
-    3. So do bounds of Slice, Split and others: those of which all elements are numbers become constants.
+    3. `allowzero` goes where a constant shape has no zero.
+    4. So do bounds of Slice, Split and others: those of which all elements are numbers become constants.
 
     The shape is the same for every input, empty ones too: a zero stands for whatever is there.
     """
@@ -37,8 +46,10 @@ class FoldShapes(ir.passes.InPlacePass):
 
 
 def _fold_reshape(node: ir.Node, sizes: Sizes, names: Names) -> bool:
-    asked, data = node.inputs[1], node.inputs[0]
-    if asked is None or data is None or graph.constant(asked) is not None or not isinstance(node.graph, ir.Graph):
+    asked, data, given = node.inputs[1], node.inputs[0], graph.constant(node.inputs[1])
+    if given is not None:
+        return graph.attribute_int(node, "allowzero", 0) == 1 and _means_nothing(node, given)
+    if asked is None or data is None or not isinstance(node.graph, ir.Graph):
         return False
     elements = sizes.elements_of(asked)
     keeps = not graph.attribute_int(node, "allowzero", 0)
@@ -49,6 +60,15 @@ def _fold_reshape(node: ir.Node, sizes: Sizes, names: Names) -> bool:
     node.replace_input_with(1, graph.add_constant(node.graph, names.fresh(f"{node.name}_shape"), constant))
     node.attributes.pop("allowzero", None)
     return True
+
+
+def _means_nothing(node: ir.Node, shape: ir.TensorProtocol) -> bool:
+    """Takes `allowzero` away where no size is zero: torch's exporter writes it always, and others look for Reshapes
+    without."""
+    is_plain = shape.size <= MOST and bool(np.all(shape.numpy() != 0))
+    if is_plain:
+        node.attributes.pop("allowzero")
+    return is_plain
 
 
 def _folded(data: Dims | None, asked: Elements, keeps: bool) -> list[int] | None:

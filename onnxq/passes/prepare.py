@@ -24,10 +24,12 @@ from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.forget_exporter import ForgetExporter
 from onnxq.passes.normalize.leaky_relus import LeakyRelus
 from onnxq.passes.normalize.name_cast_types import NameCastTypes
+from onnxq.passes.normalize.plain_turns import PlainTurns
 from onnxq.passes.normalize.remove_identities import RemoveIdentities
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.tie_transposed import TieTransposed
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.normalize.unpack_heads import UnpackHeads
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
@@ -78,6 +80,9 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             WrittenPads(),
             FoldShapes(),
             WholeSlices(),
+            FoldConstants(decodes=False),
+            UnpackHeads(),
+            PlainTurns(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),
             RemoveUnused(),
             TopologicalSortPass(),

@@ -24,7 +24,7 @@ from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._weight_forms import Codes
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.recurrent.insert_recurrent import InsertRecurrent
-from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions
+from onnxq.passes.regions.bf16.make_bf16_regions import MakeBf16Regions
 from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
 from onnxq.plan import Method, Plan

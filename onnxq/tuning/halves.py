@@ -9,7 +9,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.passes.regions.bf16_groups import activation_behind
+from onnxq.passes.regions.bf16.groups import activation_behind
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.runtime import known

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from onnxq.model.types import types_of
-from onnxq.passes.regions.make_bf16_regions import MakeBf16Regions
+from onnxq.passes.regions.bf16.make_bf16_regions import MakeBf16Regions
 
 
 def rounded(x: NDArray) -> NDArray:

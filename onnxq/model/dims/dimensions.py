@@ -167,6 +167,24 @@ def _reshaped(node: ir.Node, sizes: Sizes) -> Dims | None:
     return tuple(made)
 
 
+def _expanded(node: ir.Node, sizes: Sizes) -> Dims | None:
+    """What is asked for is the size that is there, or one of both is 1."""
+    dims, asked = sizes.of(node.inputs[0]), sizes.elements_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if dims is None or asked is None or asked.is_scalar:
+        return None
+    rank = max(len(dims), len(asked.sizes))
+    pairs = zip((1,) * (rank - len(dims)) + dims, (1,) * (rank - len(asked.sizes)) + asked.sizes, strict=True)
+    made: list[Dim] = []
+    for axis, (own, size) in enumerate(pairs):
+        if size in (1, own) or (isinstance(own, int) and own != 1 and not isinstance(size, int)):
+            made.append(own)
+        elif own == 1 or (isinstance(size, int) and size > 1 and not isinstance(own, int)):
+            made.append(size)
+        else:
+            made.append(_new(node, axis))
+    return tuple(made)
+
+
 def left_of(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim | None:
     """The one size that makes `parts` as many elements as `whole`; None if it is not known."""
     names, taken = (Counter(dim for dim in dims if not isinstance(dim, int)) for dims in (whole, parts))
@@ -295,6 +313,7 @@ _MAKERS: dict[str, Callable[[ir.Node, Sizes], Dims | None]] = {
     "Gemm": _gemm,
     "Transpose": _transposed,
     "Reshape": _reshaped,
+    "Expand": _expanded,
     "Gather": _gather,
     "Concat": _concat,
     "Slice": _slice,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.dims.known import INTEGERS, MOST, Elements, Sizes
+from onnxq.model.dims.known import INTEGERS, MOST, Dim, Dims, Elements, Sizes
 
 
 def elements_of(node: ir.Node, sizes: Sizes) -> Elements | None:
@@ -66,6 +66,8 @@ def _as_they_are(node: ir.Node, sizes: Sizes) -> Elements | None:
     if node.op_type == "Unsqueeze":
         return Elements(of.sizes, False, of.dtype) if of.is_scalar else None
     shape = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else None
+    if shape == [-1] and not of.is_scalar:
+        return of
     return Elements(of.sizes, shape == [], of.dtype) if shape in ([], [1], [-1]) and len(of.sizes) == 1 else None
 
 
@@ -73,15 +75,68 @@ def _computed(node: ir.Node, sizes: Sizes) -> Elements | None:
     one, other = (sizes.elements_of(value) for value in node.inputs[:2])
     if one is None or other is None:
         return None
-    a, b = one.numbers, other.numbers
-    if a is None or b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
+    pairs = _side_by_side(one.sizes, other.sizes)
+    if one.numbers is None or other.numbers is None or pairs is None:
         return None
-    length = max(len(a), len(b))
-    pairs = zip(a * length if len(a) == 1 else a, b * length if len(b) == 1 else b, strict=False)
-    made = [_ARITHMETIC[node.op_type](x, y) for x, y in pairs]
+    made = [_ARITHMETIC[node.op_type](x, y) for x, y in pairs if isinstance(x, int) and isinstance(y, int)]
     numbers = tuple(number for number in made if number is not None)
     fits = len(numbers) == len(made) and all(abs(number) < 1 << 31 for number in numbers)
     return Elements(numbers, one.is_scalar and other.is_scalar, one.dtype) if fits else None
+
+
+def _filled(node: ir.Node, sizes: Sizes) -> Elements | None:
+    """Of ConstantOfShape, a vector of one number."""
+    length, value = sizes.numbers(node.inputs[0]), node.attributes.get("value")
+    tensor = None if value is None else value.as_tensor()
+    if (
+        length is None
+        or len(length) != 1
+        or not 0 <= length[0] <= MOST
+        or tensor is None
+        or tensor.dtype not in INTEGERS
+    ):
+        return None
+    return Elements((int(tensor.numpy().reshape(())),) * length[0], False, tensor.dtype)
+
+
+def _equal(node: ir.Node, sizes: Sizes) -> Elements | None:
+    """Whether sizes are alike: none is negative."""
+    one, other = (sizes.elements_of(value) for value in node.inputs[:2])
+    pairs = None if one is None or other is None else _side_by_side(one.sizes, other.sizes)
+    if one is None or other is None or pairs is None:
+        return None
+    made = [_is_same(a, b) for a, b in pairs]
+    known = tuple(int(each) for each in made if each is not None)
+    scalar = one.is_scalar and other.is_scalar
+    return Elements(known, scalar, ir.DataType.BOOL) if len(known) == len(made) else None
+
+
+def _is_same(a: Dim, b: Dim) -> bool | None:
+    if a == b:
+        return True
+    numbers = [each for each in (a, b) if isinstance(each, int)]
+    return False if len(numbers) == 2 or any(number < 0 for number in numbers) else None
+
+
+def _chosen(node: ir.Node, sizes: Sizes) -> Elements | None:
+    """Of Where: sizes in the place of −1, as torch's `expand` has it."""
+    which, one, other = (sizes.elements_of(value) for value in node.inputs)
+    if which is None or which.numbers is None or one is None or other is None:
+        return None
+    pairs = _side_by_side(one.sizes, other.sizes)
+    places = None if pairs is None else _side_by_side(which.sizes, tuple(range(len(pairs))))
+    if pairs is None or places is None or len(places) != len(pairs):
+        return None
+    made = tuple(pair[0] if yes else pair[1] for (yes, _), pair in zip(places, pairs, strict=True))
+    return Elements(made, which.is_scalar and one.is_scalar and other.is_scalar, one.dtype)
+
+
+def _side_by_side(one: Dims, other: Dims) -> list[tuple[Dim, Dim]] | None:
+    """Elements of two vectors, of which one may have a single one for all of the other."""
+    if len(one) != len(other) and 1 not in (len(one), len(other)):
+        return None
+    length = max(len(one), len(other))
+    return list(zip(one * length if len(one) == 1 else one, other * length if len(other) == 1 else other, strict=False))
 
 
 _ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
@@ -95,6 +150,9 @@ _ELEMENT_MAKERS: dict[str, Callable[[ir.Node, Sizes], Elements | None]] = {
     "Gather": _gathered,
     "Slice": _sliced_elements,
     "Concat": _joined,
+    "ConstantOfShape": _filled,
+    "Equal": _equal,
+    "Where": _chosen,
     **dict.fromkeys(("Cast", "Identity", "Squeeze", "Unsqueeze", "Reshape"), _as_they_are),
     **dict.fromkeys(_ARITHMETIC, _computed),
 }

@@ -55,6 +55,9 @@ class Sizes:
         tensor = graph.constant(value)
         if tensor is not None:
             return tuple(int(size) for size in tensor.shape.numpy())
+        elements = self.elements.get(value)
+        if elements is not None:
+            return () if elements.is_scalar else (len(elements.sizes),)
         return self.dims.get(value)
 
     def elements_of(self, value: ir.Value | None) -> Elements | None:

@@ -13,8 +13,6 @@ from onnxq.planning.attention import axes_of, factor_of
 
 #: The order of axes that puts heads before rows, and back.
 HEADS_FIRST = [0, 2, 1, 3]
-#: The same where q, k and v come before them.
-PARTS_FIRST = [2, 0, 3, 1, 4]
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,6 @@ def operand_of(reader: ir.Node, index: int, strips: bool = True) -> Operand | No
 def _with_heads(value: ir.Value, reader: tuple[ir.Node, int], nodes: list[ir.Node]) -> Operand:
     plain = Operand(value, reader, tuple(nodes))
     turn = value.producer()
-    if graph.is_op(turn, "Gather", "Squeeze") and turn is not None:
-        return _of_parts(turn, plain) or plain
     if turn is None or not turns_heads(turn):
         return plain
     split = None if turn.inputs[0] is None else turn.inputs[0].producer()
@@ -104,37 +100,6 @@ def _of_heads(split: ir.Node | None, behind: tuple[ir.Node, ...]) -> Operand | N
     if graph.attribute_int(part, "axis", 0) not in (-1, 2) or not parts or parts[number] != heads * size:
         return found
     return Operand(part.inputs[0], (part, 0), (part, *found.nodes), heads, size, sum(parts[:number]), found.rows)
-
-
-def _of_parts(taken: ir.Node, plain: Operand) -> Operand | None:
-    """One of q, k and v of [.., .., 3, heads, size], which a Transpose puts first."""
-    value, number, nodes = taken.inputs[0], None, [taken]
-    made = None if value is None else value.producer()
-    if graph.is_op(taken, "Gather") and graph.attribute_int(taken, "axis", 0) == 0:
-        tensor = graph.constant(taken.inputs[1])
-        number = int(tensor.numpy()) if tensor is not None and tensor.size == 1 and len(tensor.shape) == 0 else None
-        turn = made
-    elif graph.is_op(made, "Split") and made is not None and graph.attribute_int(made, "axis", 0) == 0:
-        number = list(made.outputs).index(value) if numbers_of(taken.inputs[1]) == [0] and value is not None else None
-        sizes = numbers_of(made.inputs[1]) if len(made.inputs) > 1 else []
-        number = None if sizes and set(sizes) != {1} else number
-        nodes.insert(0, made)
-        turn = None if made.inputs[0] is None else made.inputs[0].producer()
-    else:
-        return None
-    if number is None or turn is None or not graph.is_op(turn, "Transpose") or axes_of(turn) != PARTS_FIRST:
-        return None
-    split = None if turn.inputs[0] is None else turn.inputs[0].producer()
-    if split is None or not graph.is_op(split, "Reshape") or graph.attribute_int(split, "allowzero", 0):
-        return None
-    sizes, rows = numbers_of(split.inputs[1]), split.inputs[0]
-    if rows is None or sizes is None or len(sizes) != 5 or min(sizes[:2]) < 0 or min(sizes[2:]) < 1:
-        return None
-    parts, heads, size = sizes[2:]
-    if not -parts <= number < parts:
-        return None
-    first = number % parts * heads * size
-    return Operand(rows, (split, 0), (split, turn, *nodes, *plain.nodes), heads, size, first, (sizes[0], sizes[1]))
 
 
 def key_of(product: ir.Node, turn: ir.Node | None) -> tuple[Operand | None, bool]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import MIN_ELEMENTS
+from onnxq.passes.regions.bf16.group_norms import group_norm
+from onnxq.passes.regions.bf16.pixels import Pixels, constant_of, pixels_of, stored_in_half
 from onnxq.passes.regions.group import Group, NumberGroup, Tensor, Words, read_of
-from onnxq.passes.regions.group_norms import group_norm
 from onnxq.passes.regions.makers import MOST_BLOCKS, blocks_of, fits_phases, padding
-from onnxq.passes.regions.pixels import Pixels, constant_of, pixels_of, stored_in_half
 from onnxq.planning import int8_regions, moves
 
 #: As in `custom_ops/region/bf16_kernel.h`.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from onnxq.model import graph
 from onnxq.model.types import Types
+from onnxq.passes.regions.bf16.pixels import constant_of
 from onnxq.passes.regions.group import NumberGroup, Words
-from onnxq.passes.regions.pixels import constant_of
 
 
 def group_norm(first: ir.Node, types: Types) -> NumberGroup | None:

@@ -9,7 +9,7 @@ from onnxq.model.graph import Names
 from onnxq.model.types import Types
 from onnxq.passes import Pass
 from onnxq.passes.normalize.remove_unused import RemoveUnused
-from onnxq.passes.regions.bf16_groups import entry, groups_of
+from onnxq.passes.regions.bf16.groups import entry, groups_of
 from onnxq.passes.regions.body import insert_bf16
 from onnxq.passes.regions.islands import find_islands, island_of
 from onnxq.passes.regions.make_regions import MOST_NODES, scanned

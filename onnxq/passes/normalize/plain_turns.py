@@ -1,0 +1,59 @@
+"""Matrices that are turned in three dimensions, images and heads as one, are turned where they lie."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.dims.dimensions import sizes_of
+from onnxq.model.dims.known import Dim, Sizes
+from onnxq.model.graph import Names
+
+
+class PlainTurns(ir.passes.InPlacePass):
+    """Reshape [a, b, n, d] to [a · b, n, d], Transpose of the last two axes, and Reshape to [a, b, d, n], as torch's
+    exporter has it for keys, is one Transpose. Sizes are constants, or known to be those of the tensor."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = [(last, first) for last in graph.nodes(model) if (first := _first(last)) is not None]
+        sizes, names = sizes_of(model) if found else None, Names(model)
+        made = [sizes is not None and _is_turned(first, last, sizes) for last, first in found]
+        for (last, first), is_turned in zip(found, made, strict=True):
+            if is_turned:
+                turn = graph.add_node(
+                    last, "Transpose", [first.inputs[0]], names.fresh(f"{last.name}_turn"), "", {"perm": [0, 1, 3, 2]}
+                )
+                graph.replace_value(last.outputs[0], turn)
+        return ir.passes.PassResult(model, modified=any(made))
+
+
+def _first(last: ir.Node) -> ir.Node | None:
+    """The first Reshape of three nodes, of which `last` is the third."""
+    turn = _made_for(last) if graph.is_op(last, "Reshape") else None
+    if turn is None or not graph.is_op(turn, "Transpose") or list(turn.attributes.get_ints("perm", [])) != [0, 2, 1]:
+        return None
+    first = _made_for(turn)
+    return first if first is not None and graph.is_op(first, "Reshape") else None
+
+
+def _made_for(node: ir.Node) -> ir.Node | None:
+    """The node of the same graph that makes the first input for this one alone."""
+    value = node.inputs[0]
+    made = None if value is None else value.producer()
+    is_own = value is not None and made is not None and graph.only_consumer(value) is node
+    return made if is_own and made is not None and made.graph is node.graph else None
+
+
+def _is_turned(first: ir.Node, last: ir.Node, sizes: Sizes) -> bool:
+    x, middle, end = sizes.of(first.inputs[0]), sizes.elements_of(first.inputs[1]), sizes.elements_of(last.inputs[1])
+    if x is None or len(x) != 4 or middle is None or end is None:
+        return False
+    a, b, n, d = x
+    return _is_shape(middle.sizes, (None, n, d)) and _is_shape(end.sizes, (a, b, d, n))
+
+
+def _is_shape(asked: tuple[Dim, ...], wanted: tuple[Dim | None, ...]) -> bool:
+    """Whether these sizes are asked for: one may be −1, which is what is left. A zero is the size of another axis."""
+    if len(asked) != len(wanted) or asked.count(-1) > 1 or 0 in asked:
+        return False
+    return all(size in (-1, one) or one is None for size, one in zip(asked, wanted, strict=True))
