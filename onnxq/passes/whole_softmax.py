@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -25,6 +26,9 @@ class WholeSoftmax(ir.passes.InPlacePass):
     1. Only where x has k + 1 axes, which the graph says: of x or of the output, or by operators that keep ranks, back
        to one with a rank of its own (a Transpose, a Reshape to a constant shape).
     2. LogSoftmax and Hardmax are written so too.
+
+    Where(IsNaN(p), 0, p) behind p = Softmax(scores + mask), torch's guard for rows that −∞ hides wholly, becomes p
+    where no constant of the mask is infinite: of finite scores no row is without a number then.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -32,6 +36,9 @@ class WholeSoftmax(ir.passes.InPlacePass):
         for node in list(graph.nodes(model)):
             if graph.is_op(node, "Reshape") and len(node.inputs) == 2:
                 modified |= _joined(node)
+            elif graph.is_op(node, "Where") and _guards_in_vain(node):
+                _take_out(node)
+                modified = True
         return ir.passes.PassResult(model, modified=modified)
 
 
@@ -56,6 +63,44 @@ def _joined(reshape: ir.Node) -> bool:
     assert reshape.graph is not None
     reshape.graph.remove(reshape, safe=True)
     return True
+
+
+def _guards_in_vain(where: ir.Node) -> bool:
+    test, zero, p = (*where.inputs, None, None, None)[:3]
+    guard, softmax = (None if value is None else value.producer() for value in (test, p))
+    if (
+        p is None
+        or guard is None
+        or softmax is None
+        or not (graph.is_op(guard, "IsNaN") and graph.is_op(softmax, "Softmax"))
+    ):
+        return False
+    number, readers = graph.constant(zero), {use.node for use in p.uses()}
+    is_zero = number is not None and number.size == 1 and not np.any(number.numpy()) and len(number.shape) <= 1
+    is_own = guard.inputs[0] is p and readers == {guard, where} and graph.only_consumer(guard.outputs[0]) is where
+    is_inside = not (p.is_graph_output() or where.outputs[0].is_graph_output())
+    return is_zero and is_own and is_inside and _is_finite(softmax.inputs[0])
+
+
+def _take_out(where: ir.Node) -> None:
+    test, _, p = where.inputs
+    guard = None if test is None else test.producer()
+    assert p is not None and guard is not None and where.graph is not None
+    where.outputs[0].replace_all_uses_with(p, replace_graph_outputs=True)
+    where.graph.remove([where, guard], safe=True)
+
+
+def _is_finite(scores: ir.Value | None) -> bool:
+    """Whether no constant makes it infinite that is added, multiplied or chosen behind products."""
+    node = None if scores is None else scores.producer()
+    if node is None:
+        tensor = graph.constant(scores)
+        return tensor is not None and tensor.dtype in graph.FLOATS and bool(np.all(np.isfinite(tensor.numpy())))
+    if graph.is_op(node, "Add", "Where"):
+        return all(map(_is_finite, node.inputs[node.op_type == "Where" :]))
+    if graph.is_op(node, "Mul", "Div"):
+        return all(_is_finite(value) for value in node.inputs if graph.constant(value) is not None)
+    return graph.is_op(node, "MatMul")
 
 
 def _rank(x: ir.Value, out: ir.Value) -> int | None:

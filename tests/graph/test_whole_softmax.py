@@ -80,3 +80,46 @@ def test_decisions_of_a_model_are_known_though_its_opset_was_raised() -> None:
     assert [value.name for value in made.graph.outputs] == ["y"]
     x = normal(2, 3, 8)
     np.testing.assert_allclose(tiny.evaluate(made, v=x)[0], tiny.evaluate(proto, v=x)[0], atol=1e-6)
+
+
+GUARDED = (
+    "s = MatMul(x, y)  m = Where(c, zero, low)  a = Add(s, m)  p = Softmax(a)  n = IsNaN(p)  g = Where(n, zero, p)"
+)
+
+
+def _guarded(body: str, **changed: object) -> tuple[tiny.onnx.ModelProto, tiny.ir.Model]:
+    constants = {"zero": np.float32(0), "low": np.float32(-3e38), "one": np.float32(1)} | changed
+    used = {name: value for name, value in constants.items() if any(f"{name}{end}" in body for end in ",)")}
+    inputs = "float[2, 4, 3] x, float[2, 3, 4] y, bool[4, 4] c"
+    proto = tiny.model(f"g ({inputs}) => (z) {{ {body}  z = MatMul(g, x) }}", used, opset=17)
+    model = tiny.read(proto)
+    prepare(model)
+    return proto, model
+
+
+def test_a_guard_of_rows_that_are_hidden_goes_where_none_can_be_without_a_number() -> None:
+    proto, made = _guarded(GUARDED)
+    assert not {"IsNaN"} & set(tiny.ops(made)) and tiny.ops(made).count("Where") == 1
+    feed = {
+        "x": normal(2, 4, 3),
+        "y": normal(2, 3, 4),
+        "c": np.tril(np.ones((4, 4), bool), -1),
+    }  # the first row sees none
+    np.testing.assert_allclose(tiny.evaluate(made, **feed)[0], tiny.evaluate(proto, **feed)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "changed"),
+    [
+        (GUARDED, {"low": np.float32(-np.inf)}),
+        (GUARDED.replace("g = Where(n, zero, p)", "g = Where(n, one, p)"), {}),
+        (GUARDED.replace("Softmax(a)", "Sigmoid(a)"), {}),
+        (
+            GUARDED.replace("m = Where(c, zero, low)", "k = Mul(one, low)  m = Where(c, zero, k)"),
+            {"low": np.float32(-np.inf)},
+        ),
+    ],
+    ids=["endless", "another number", "no Softmax", "computed"],
+)
+def test_other_guards_stay(body: str, changed: dict[str, object]) -> None:
+    assert "IsNaN" in tiny.ops(_guarded(body, **changed)[1])
