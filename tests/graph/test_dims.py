@@ -31,6 +31,9 @@ CONSTANTS = {
     "row": normal(1, 4),
     "table": normal(6, 4),
     "table9": normal(1, 9, 4),
+    "token": normal(1, 1, 4),
+    "table3": normal(1, 1, 4),
+    "both": np.array([0, 1]),
 }
 #: Of x [n, 4, h, v] and r [n, t, 4]; by what it is about.
 BODIES = {
@@ -49,6 +52,11 @@ BODIES = {
                   y = Squeeze(c, last)""",
     "cut": """s = Shape(r)  t = Slice(s, one, two, first)  a = Slice(table9, first, t, one)  b = Add(r, a)
               c = Slice(x, one, three, one)  d = Slice(x, first, last, two)  y = Slice(r, last, huge, one)""",
+    "expanded": """s = Shape(r)  u = Unsqueeze(zero, both)  h = Unsqueeze(zero, first)  n = Gather(s, first)
+                   c = Concat<axis = 0>(n, last, last)  d = Reshape(c, last)  k = Shape(d)
+                   o = ConstantOfShape<value = int64[1] {1}>(k)  f = Mul(o, last)  e = Equal(d, f)  j = Where(e, o, d)
+                   a = Expand(token, j)  b = Expand(r, j)  g = Expand(table3, s)  l = Concat<axis = 1>(a, r)
+                   i = Shape(l)  y = Add(l, l)""",
     "looked up": """s = Shape(r)  i = Cast<to = 7>(r)  z = Mul(i, first)  a = Gather(table, z)
                     y = Gather<axis = 1>(x, zero)""",
 }
@@ -123,6 +131,24 @@ def test_scores_that_numbers_say_are_repeated_are() -> None:
     made = tiny.read(tiny.model(text, used))
     sizes = sizes_of(made)
     assert sizes.of(made.graph.outputs[0]) == (4, 3, 3)
+
+
+#: What hides rows of scores that are of one image, or of one row: it is scores that are repeated then.
+ONES = {
+    "one image": ("[n, t, 4] x, float[n, t] hides", "p = MatMul(small, turned)  h = Unsqueeze(hides, one)"),
+    "one row": ("[n, 3, 4] x, float[n, u, 3] h", "k = Transpose<perm = [0, 2, 1]>(x)  p = MatMul(query, k)"),
+}
+
+
+@pytest.mark.parametrize("word", ONES)
+def test_scores_of_one_are_repeated_for_masks(word: str) -> None:
+    inputs, body = ONES[word]
+    constants = {"small": normal(1, 3, 4), "turned": normal(1, 4, 3), "query": normal(1, 1, 4), "one": np.array([1])}
+    used = {name: each for name, each in constants.items() if name in body}
+    made = tiny.read(tiny.model(f"g (float{inputs}) => (float[] y) {{ {body}  a = Add(p, h)  y = Softmax(a) }}", used))
+    found = sizes_of(made).of(made.graph.outputs[0])
+    x = made.graph.inputs[1]
+    assert found is not None and found[0 if word == "one image" else 1] == (x, 0 if word == "one image" else 1)
 
 
 #: Of a and b, whose second axes are as long as somebody says when the model runs.

@@ -100,8 +100,11 @@ def _broadcast(node: ir.Node, sizes: Sizes) -> Dims | None:
     known = [dims for dims in found if dims is not None]
     if not known or len(known) != len(found):
         return None
-    scores = sizes.of(_scores(node, sizes))
-    return scores if scores is not None and all(_may_repeat(dims, scores) for dims in known) else _together(known, node)
+    scores, together = sizes.of(_scores(node, sizes)), _together(known, node)
+    if scores is None or not all(_may_repeat(dims, scores) for dims in known):
+        return together
+    # One row of scores, or those of one image, are repeated for a mask of several: only what may be larger is theirs.
+    return tuple(other if size == 1 else size for size, other in zip(scores, together, strict=True))
 
 
 def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:

@@ -64,7 +64,8 @@ def _as_they_are(node: ir.Node, sizes: Sizes) -> Elements | None:
     if node.op_type == "Squeeze":
         return Elements(of.sizes, True, of.dtype) if len(of.sizes) == 1 else None
     if node.op_type == "Unsqueeze":
-        return Elements(of.sizes, False, of.dtype) if of.is_scalar else None
+        given = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+        return Elements(of.sizes, False, of.dtype) if of.is_scalar and given is not None and len(given) == 1 else None
     shape = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else None
     if shape == [-1] and not of.is_scalar:
         return of
