@@ -55,6 +55,8 @@ _OTHERS = (
     "modules_to_save",
     "trainable_token_indices",
 )
+#: The init_lora_weights with which PEFT leaves the weights of the base as they are when it loads an adapter.
+_PLAIN = ("gaussian", "eva", "orthogonal", "mica")
 
 
 class ConfigFile(msgspec.Struct):
@@ -66,6 +68,7 @@ class ConfigFile(msgspec.Struct):
     use_rslora: bool = False
     alpha_pattern: dict[str, float] | None = None
     bias: str | None = "none"
+    init_lora_weights: bool | str | None = True
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,12 @@ def _config(folder: Path) -> ConfigFile:
     if others or config.bias not in (None, "none"):
         what = others[0] if others else f"bias '{config.bias}'"
         raise BadData(f"'{path}' has {what}, which adds more than a low-rank product: onnxq cannot read it")
+    began = config.init_lora_weights
+    if isinstance(began, str) and began.lower() not in _PLAIN:
+        raise BadData(
+            f"'{path}' has init_lora_weights '{began}', which changes the weights of the base too: merge it in PEFT, "
+            "or save it as plain LoRA, by save_pretrained with path_initial_model_for_weight_conversion"
+        )
     if not math.isfinite(config.lora_alpha):
         raise BadData(f"'{path}' has a lora_alpha of {config.lora_alpha}")
     return config
