@@ -131,6 +131,49 @@ def test_a_folder_of_peft_is_read_as_peft_means_it(
     assert (found.modules[adapters.UP][1] == "") == (module == "model.layers.0.up_proj")
 
 
+@pytest.mark.parametrize("module", ["albert.query", "base.albert.query"])  # by its name, and by the end of it
+@pytest.mark.parametrize("copies", ["none", "constants", "nodes"])
+def test_an_adapter_is_beside_every_run_of_its_module_and_of_no_other(
+    copies: str, module: str, tmp_path: Path, quick: None
+) -> None:
+    weights = {"w": tiny.normal(64, 64), "other": tiny.normal(64, 64, seed=1)}
+    again = "w" if copies == "none" else "w_1"
+    if copies == "constants":  # of which calibration made other codes
+        weights["w_1"] = weights["w"] + tiny.normal(64, 64, seed=2) / 10
+    copied = "w_1 = Identity(w) " if copies == "nodes" else ""
+    text = (
+        f"g (float[M,64] x) => (float[M,64] y) {{ {copied}[albert_query] a = MatMul(x, w) b = Tanh(a) "
+        f"[albert_query_1] c = MatMul(b, {again}) d = Tanh(c) [albert_query_2] y = MatMul(d, other) }}"
+    )
+    proto = tiny.model(text, weights)
+    for node in proto.graph.node:
+        node.name = node.name.replace("albert_", "/albert/") + "/MatMul" * node.name.startswith("albert")
+    model, added = tiny.save(proto, tmp_path), pair(module, n=64)
+    folder = peft(tmp_path / "p", {"lora_alpha": 4, "r": 2}, added)
+    done = convert_adapter(model, folder, tmp_path / "beside.onnx")
+    assert list(done.ranks) == ["/albert/query/MatMul", "/albert/query_1/MatMul"]
+    a, b = added.values()
+    runs = [weights["w"], weights.get(again, weights["w"])]
+    wanted = X
+    for w in runs:
+        wanted = np.tanh(wanted @ (w + 2 * (b @ a).T))
+    merge_adapter(model, folder, tmp_path / "merged.onnx")
+    for name in ("beside", "merged"):
+        (got,) = onnxq.session(tmp_path / f"{name}.onnx").run(["y"], {"x": X})
+        np.testing.assert_allclose(got, wanted @ weights["other"], rtol=0, atol=1e-3)
+
+
+def test_an_adapter_is_beside_every_product_of_the_weight_that_has_its_name(tmp_path: Path) -> None:
+    text = (
+        "g (float[M,64] x) => (float[M,64] y) { [node_linear] a = MatMul(x, query) b = Tanh(a) "
+        "[node_linear_1] c = MatMul(b, other) [node_linear_2] y = MatMul(c, query) }"
+    )
+    proto = tiny.model(text, {"query": tiny.normal(64, 64), "other": tiny.normal(64, 64, seed=1)})
+    folder = peft(tmp_path / "p", {"lora_alpha": 2}, pair("query", n=64))
+    done = convert_adapter(tiny.save(proto, tmp_path), folder, tmp_path / "beside.onnx")
+    assert list(done.ranks) == ["node_linear", "node_linear_2"]
+
+
 @pytest.mark.parametrize(
     ("config", "tensors", "sentence"),
     [

@@ -4,7 +4,7 @@
     base_model.model.MODULE.lora_B.weight   [N, rank], times alpha / rank (with rsLoRA alpha / √rank)
 
 Modules are the products of a model as `import-weights` matches them: by name, else by the end of their names or by
-what they do.
+what they do. A module that runs several times, as ALBERT's layers do, is several products.
 
 Source: huggingface's peft, `save_and_load.py` for the names, `tuners/lora/layer.py` for the factor, and
 `utils/other.py` (get_pattern_key) for patterns.
@@ -30,16 +30,20 @@ from onnxq.algorithms.low_rank import Factors
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.matching import structure
 from onnxq.checkpoints.matching.names import dotted, names_of
+from onnxq.checkpoints.matching.put import LIKE_COARSE
 from onnxq.checkpoints.tensors import Safetensors
 from onnxq.errors import BadData, BadRecipe, first_line
 from onnxq.files import limits, schemas, staging
 from onnxq.output import write
+from onnxq.quality import sqnr
 from onnxq.recipe import Rule
 from onnxq.training.adapters.adapter import MOST, Adapter
-from onnxq.training.adapters.products import Product
+from onnxq.training.adapters.products import Product, matrix
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+#: What torch's exporter adds to the name of a module that runs once more.
+_NUMBER = re.compile(r"_\d+$")
 _KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 #: What makes of A and B something else than a product that is added.
 _OTHERS = (
@@ -92,18 +96,20 @@ def read_peft(folder: Path, products: Sequence[Product]) -> Read:
     """
     config = _config(folder)
     pairs = _pairs(folder)
-    found, factors = _matched(folder, pairs, products), {}
+    found, factors, modules = _matched(folder, pairs, products), dict[str, Factors](), dict[str, tuple[str, str]]()
     for module, (a, b) in pairs.items():
         rank = a.shape[0] if a.ndim == 2 else 0
         if rank < 1 or b.ndim != 2 or b.shape[1] != rank:
             raise BadData(f"'{folder / TENSORS}' has no matrices of one rank for module '{module}'")
-        name, _ = found[module]
-        if name in factors:
-            raise BadData(f"'{folder / TENSORS}' has two modules for node '{name}', '{module}' is one of them")
         factor = _alpha(config, module) / (math.sqrt(rank) if config.use_rslora else rank)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is refused with the adapter
-            factors[name] = Factors(np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(factor)))
-    return Read(Adapter(factors), {name: (module, why) for module, (name, why) in found.items()})
+            both = Factors(np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(factor)))
+        names, why = found[module]
+        for name in names:
+            if name in factors:
+                raise BadData(f"'{folder / TENSORS}' has two modules for node '{name}', '{module}' is one of them")
+            factors[name], modules[name] = both, (module, why)
+    return Read(Adapter(factors), modules)
 
 
 def write_peft(folder: Path, adapter: Adapter) -> None:
@@ -207,27 +213,66 @@ def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
 
 def _matched(
     folder: Path, pairs: Mapping[str, tuple[NDArray, NDArray]], products: Sequence[Product]
-) -> dict[str, tuple[str, str]]:
-    """By module the product's name, and how it was found where not by name."""
-    by_name = {name: product for product in reversed(products) for name in reversed(names_of(product.weight))}
-    found = {module: (by_name[module].name, "") for module in pairs if module in by_name}
-    taken = {name for name, _ in found.values()}
+) -> dict[str, tuple[list[str], str]]:
+    """By module the names of its products, more than one where it runs several times, and how they were found where
+    not by name."""
+    own = {dotted(product.name): product for product in reversed(products)}
+    others = [product for product in products if dotted(product.name) not in pairs]
+    found = dict[str, tuple[list[Product], str]]()
+    for module in pairs:
+        first = own.get(module)
+        runs = [product for product in others if module in names_of(product.weight)]
+        if first is not None:
+            runs = [first, *(product for product in others if _is_run_of(product, first))]
+        if runs:
+            found[module] = runs, ""
+    taken = {product.name for runs, _ in found.values() for product in runs}
     left = [module for module in pairs if module not in found]
-    free = [product for product in products if product.name not in taken]
+    free = _by_module([product for product in products if product.name not in taken] if left else [])
     here = [structure.Side(i, (module,), _sizes(pairs[module])) for i, module in enumerate(left)]
-    there = [structure.Side(i, tuple(names_of(each.weight)), (each.n, each.k)) for i, each in enumerate(free)]
+    names = [dict.fromkeys(name for each in runs for name in names_of(each.weight)) for runs in free]
+    there = [structure.Side(i, tuple(names[i]), (runs[0].n, runs[0].k)) for i, runs in enumerate(free)]
     for proposal in structure.proposals(here, there, {}) if left else ():
         if not proposal.is_weak and proposal.why != structure.BY_SHAPE:  # no numbers tell whether it is right
-            found[left[proposal.layer]] = free[proposal.weight].name, proposal.why
+            found[left[proposal.layer]] = free[proposal.weight], proposal.why
     missing = [module for module in pairs if module not in found]
     if missing:
         more = f" and {len(missing) - MOST} others" if len(missing) > MOST else ""
-        names = ", ".join(dotted(product.name) for product in products[:MOST])
+        known = ", ".join(dotted(product.name) for product in products[:MOST])
         raise BadData(
             f"'{folder}' adapts {', '.join(missing[:MOST])}{more}, which the model does not have; its products are "
-            f"{names}{', …' if len(products) > MOST else ''}"
+            f"{known}{', …' if len(products) > MOST else ''}"
         )
+    return {module: ([product.name for product in runs], why) for module, (runs, why) in found.items()}
+
+
+def _by_module(products: Sequence[Product]) -> list[list[Product]]:
+    """Products that are runs of one module together."""
+    found = list[list[Product]]()
+    for product in products:
+        runs = next((runs for runs in found if _is_alike(product, runs[0])), None)
+        if runs is None:
+            found.append(runs := [])
+        runs.append(product)
     return found
+
+
+def _is_alike(product: Product, first: Product) -> bool:
+    """Whether both read one weight, and their names differ in no more than a number."""
+    name, known = (_NUMBER.sub("", dotted(each.name)) for each in (product, first))
+    return _is_run_of(product, first) or (name == known and product.weight.value is first.weight.value)
+
+
+def _is_run_of(product: Product, first: Product) -> bool:
+    """Whether `product` is what `first` is at another time, by its name and weight.
+
+    An exporter may give each its own copy of the weight, and calibration makes different codes of copies.
+    """
+    name, known = dotted(product.name), dotted(first.name)
+    if name == known or _NUMBER.sub("", name) != known or (product.k, product.n) != (first.k, first.n):
+        return False
+    is_one = product.weight.value is first.weight.value
+    return is_one or sqnr(matrix(first.weight), matrix(product.weight)) >= LIKE_COARSE
 
 
 def _sizes(pair: tuple[NDArray, NDArray]) -> tuple[int, int]:

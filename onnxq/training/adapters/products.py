@@ -25,10 +25,13 @@ from onnxq.model.origin import RESTORED
 from onnxq.model.weights import Weight, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
+from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.recipe import Rule
 
+#: What stands between a product and its constant where that is a copy of another.
+_SPELLED = frozenset({"Identity"})
 #: How many product names a message lists.
 _MOST = 8
 
@@ -95,6 +98,7 @@ def restored(model: ir.Model, *, keeps_own: bool = False) -> ir.Model:
         BadModel: the graph cannot be read.
     """
     restore_products(model, keeps_own=keeps_own, channels=True)
+    prepare.run([FoldConstants(only=_SPELLED)], model)
     for value in [value for value in model.graph.inputs if value.const_value is not None]:
         model.graph.inputs.remove(value)
     return model

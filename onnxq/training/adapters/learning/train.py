@@ -135,7 +135,7 @@ def train_adapter(
     guard.reads(data.source if isinstance(data, Sampling) else data, task.teacher, task.loss)
     guard.watch(progress_file, "--progress")
     ranks = chosen(products, task.lora)
-    products = [product.without_numbers() for product in products]
+    products = [product.without_numbers() for product in products if product.name in ranks]
     kept, held_back = _samples(graph, base, data, task)
     joins, loss = counts_samples(graph), _loss(graph, task)
     batches = Batches(kept, options.batch, joins=joins, seed=options.seed)
