@@ -158,6 +158,16 @@ def is_quantized(model: ir.Model) -> str | None:
         is_contrib = node.domain == graph.MICROSOFT and node.op_type.startswith(contrib)
         if quantizes or is_contrib or node.domain == own_ops.DOMAIN or (node.domain == "" and node.op_type in standard):
             found[node.op_type] += 1
-    if not found and "onnxq" in model.metadata_props:
+    if not found and _says_quantized(model):
         return "by onnxq"
     return ", ".join(f"{count} {op}" for op, count in found.items()) or None
+
+
+def _says_quantized(model: ir.Model) -> bool:
+    """Whether onnxq has written the model, and not as the floats that another one stands for."""
+    said = model.metadata_props.get("onnxq")
+    try:
+        found = None if said is None else limits.parse_json(said)
+    except ValueError:
+        return True
+    return said is not None and not (isinstance(found, dict) and "dequantized" in found)

@@ -26,6 +26,7 @@ from onnxq import quantize, targets
 from onnxq.cli import main
 from onnxq.conversion.dequantize import dequantize
 from onnxq.errors import BadModel, BadOutput, BadRecipe, NothingToDo
+from onnxq.model.load import is_quantized, load_model
 from onnxq.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -164,6 +165,16 @@ def test_short_floats(dtype: str, tmp_path: Path) -> None:
     assert short.bytes_after < 0.6 * full.bytes_after
     got, wanted = run(short.output, feed())[0], run(full.output, feed())[0]
     assert tiny.sqnr(wanted, got) > (60 if dtype == "float16" else 40)
+
+
+def test_the_floats_are_a_float_model_and_what_is_made_of_them_is_none(tmp_path: Path) -> None:
+    model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
+    quantize(model, tmp_path / "s.onnx", "fp16", check=False)
+    assert is_quantized(load_model(tmp_path / "s.onnx")) == "by onnxq"
+    floats = dequantize(tmp_path / "s.onnx", tmp_path / "floats.onnx").output
+    assert is_quantized(load_model(floats)) is None
+    quantize(floats, tmp_path / "again.onnx", "fp16", check=False)
+    assert is_quantized(load_model(tmp_path / "again.onnx")) == "by onnxq"
 
 
 def test_refusals(tmp_path: Path) -> None:
