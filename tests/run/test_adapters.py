@@ -31,7 +31,7 @@ from onnxq.training.adapters.use import convert_adapter, make_base
 
 X = np.random.default_rng(0).standard_normal((5, adapters.WIDTH)).astype(np.float32)
 CASES = [("nf4", "onnxq"), ("nf4_dq", "onnxq"), ("int4", "onnxq"), ("int4", "ort-cpu"), ("nf4", "ort-cpu")]
-CASES += [("uint4", "onnx")]
+CASES += [("uint4", "onnx"), ("fp16", "ort-cpu"), ("bf16", "onnx"), ("float8_e4m3", "ort-cpu"), ("float8_e5m2", "onnx")]
 
 
 def written(made: Adapter, path: Path) -> Path:

@@ -26,17 +26,21 @@ from onnxq.training.adapters.use import convert_adapter
 
 WIDTH = 64
 #: Of each way in which a target spells codes.
-SHOWN = {"ort-cpu": ("nf4", "uint4", "e2m1", "int16"), "onnxq": ("nf4", "nf4_dq", "lpbq", "q4_k", "uint2", "tq1_0")}
+SHOWN = {
+    "ort-cpu": ("nf4", "uint4", "e2m1", "int16", "float16", "float8_e4m3"),
+    "onnxq": ("nf4", "nf4_dq", "lpbq", "q4_k", "uint2", "tq1_0"),
+}
 
 
 def cases() -> list[object]:
     """Formats, targets that hold them, and granularities, of products that read codes."""
     found: list[object] = []
     for target in ("ort-cpu", "onnxq"):
-        words = [word for word in formats.names() if word != "uniform" and formats.get(word).scale_type is not None]
-        for word in words:
-            if not targets.get(target).refusal(word) and not word.startswith("float8"):
-                every = [(word, target, how) for how in (None, "channel")[: 2 - formats.get(word).has_fixed_block]]
+        for word in formats.names():
+            format = formats.get(word)
+            if word != "uniform" and not targets.get(target).refusal(word):
+                has_one = format.has_fixed_block or format.scale_type is None
+                every = [(word, target, how) for how in (None, "channel")[: 2 - has_one]]
                 found += every if word in SHOWN[target] else [swept(*each) for each in every]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq import formats
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.passes.restore._restored import (
@@ -17,11 +18,12 @@ from onnxq.passes.restore._restored import (
     whole_format,
 )
 
+_FLOATS = {ir.DataType.FLOAT8E4M3FN: "float8_e4m3", ir.DataType.FLOAT8E5M2: "float8_e5m2"}
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
 class ReadChannels(RestorePass):
-    """Cast, Sub of zero points and Mul by scales, one a channel or one in all."""
+    """Cast, Sub of zero points and Mul by scales, one a channel or one in all; floats of 8 bits have no zero points."""
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if not graph.is_op(node, "Mul") or len(node.inputs) != 2 or node.inputs[0] is None:
@@ -36,7 +38,10 @@ class ReadChannels(RestorePass):
                 return False
         source = before_cast(inner)
         codes = graph.constant(source)
-        if scales is None or source is None or source is inner or codes is None or codes.dtype not in _TYPES:
+        if scales is None or source is None or source is inner or codes is None:
+            return False
+        short = _FLOATS.get(codes.dtype)
+        if codes.dtype not in _TYPES and (short is None or zeros is not None):
             return False
         if any(use.node.op_type == "Floor" for use in node.outputs[0].uses()):
             return False  # the high halves of bytes, and not a weight (`store_weights.py`)
@@ -46,10 +51,12 @@ class ReadChannels(RestorePass):
             return False
         how = Granularity(axes[0]) if axes else Granularity()
         offsets, is_signed = array_of(zeros), codes.dtype.name.startswith("INT")
-        format = whole_format(codes.dtype.bitwidth, offsets, is_signed=is_signed)
+        format = formats.get(short) if short else whole_format(codes.dtype.bitwidth, offsets, is_signed=is_signed)
 
         def weight() -> QuantizedTensor:
             steps = scales.numpy().reshape(how.scale_shape(shape))
+            if short is not None:
+                return QuantizedTensor(format, how, codes.numpy().astype(format.code_type, copy=False), steps)
             return whole(format, codes.numpy(), steps, offsets, how, is_signed=is_signed)
 
         w = restored.weight(node, source, Stored(format, how, shape, weight), ir.DataType.FLOAT, offset)

@@ -165,7 +165,7 @@ def _merge(
         product = next(product for product in products_of(part) if product.name == name)
         _put(product, added[name], Names(part))
         codes = plan_codes(part, target)
-        codes = _across_rows(node, product, target) or codes
+        codes = _across_rows(node, product, target) or _in_half(product, target) or codes
         made[name] = part, codes
         words = [choice.format for choice in codes.plan if choice.format is not None]
         opset = max([opset, *(max(target.opset_for(word), known.OLDEST_OPSET) for word in words)])
@@ -186,7 +186,20 @@ def _across_rows(node: ir.Node, product: Product, target: Target) -> Codes | Non
         return None
     word, block = bnb4_format(node), graph.attribute_int(node, "block_size", 0)
     choice = Choice(product.name, "MatMul", Method.PACKED, word, block, product.k * product.n)
-    return Codes(Plan("codes", target.name, {product.name: choice}), {})
+    return _alone(choice, target)
+
+
+def _in_half(product: Product, target: Target) -> Codes | None:
+    """The form of a weight that is stored in 16 bits; None: it is not."""
+    if product.half is None:
+        return None
+    op_type, word = product.weight.node.op_type, product.half.name.lower()
+    return _alone(Choice(product.name, op_type, Method.STORED, word, None, product.k * product.n), target)
+
+
+def _alone(choice: Choice, target: Target) -> Codes:
+    """A plan of one product."""
+    return Codes(Plan("codes", target.name, {choice.node: choice}), {})
 
 
 def _put(product: Product, factors: Factors, names: Names) -> None:

@@ -21,7 +21,7 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.model import graph
 from onnxq.model.load import load_model
-from onnxq.model.origin import RESTORED
+from onnxq.model.origin import RESTORED, STORED_TYPE
 from onnxq.model.weights import Weight, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -30,8 +30,8 @@ from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.recipe import Rule
 
-#: What stands between a product and its constant where that is a copy of another.
-_SPELLED = frozenset({"Identity"})
+#: What stands between a product and its constant where that is another's too, or stored in fewer bits.
+_BETWEEN = frozenset({"Cast", "Identity", "Transpose"})
 #: How many product names a message lists.
 _MOST = 8
 
@@ -65,7 +65,12 @@ class Product:
         tensor = self.weight.tensor
         if isinstance(tensor, GivenTensor) and tensor.form is not None:
             return tensor.form[0].name
-        return tensor.dtype.name.lower()
+        return (self.half or tensor.dtype).name.lower()
+
+    @property
+    def half(self) -> ir.DataType | None:
+        """The type of 16 bits in which the weight is stored, where its product computes in float."""
+        return self.weight.value.meta.get(STORED_TYPE)
 
     @property
     def stored_form(self) -> str:
@@ -98,10 +103,15 @@ def restored(model: ir.Model, *, keeps_own: bool = False) -> ir.Model:
         BadModel: the graph cannot be read.
     """
     restore_products(model, keeps_own=keeps_own, channels=True)
-    prepare.run([FoldConstants(only=_SPELLED)], model)
+    coded = {node.name or "" for node in graph.nodes(model) if any(map(_is_of_codes, node.inputs))}
+    prepare.run([FoldConstants(only=_BETWEEN, spared=coded)], model)
     for value in [value for value in model.graph.inputs if value.const_value is not None]:
         model.graph.inputs.remove(value)
     return model
+
+
+def _is_of_codes(value: ir.Value | None) -> bool:
+    return isinstance(graph.constant(value), GivenTensor)
 
 
 def file_model(path: Path) -> ir.Model:
