@@ -158,6 +158,7 @@ def test_an_adapter_is_beside_every_run_of_its_module_and_of_no_other(
     for w in runs:
         wanted = np.tanh(wanted @ (w + 2 * (b @ a).T))
     merge_adapter(model, folder, tmp_path / "merged.onnx")
+    assert len(onnx.load(tmp_path / "merged.onnx").graph.initializer) == len(weights)  # one weight stays one
     for name in ("beside", "merged"):
         (got,) = onnxq.session(tmp_path / f"{name}.onnx").run(["y"], {"x": X})
         np.testing.assert_allclose(got, wanted @ weights["other"], rtol=0, atol=1e-3)

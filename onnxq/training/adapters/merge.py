@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,12 +173,30 @@ def _merge(
     if opset > graph.opset(whole):
         prepare.run([RaiseOpset(opset)], whole)
     names = Names(whole)
+    kept = {value for each in graph.graphs(whole) for value in each.initializers.values()}
     for name, node in in_file(whole, list(added)).items():
         part, codes = made[name]
         if codes.plan.choices:
             prepare.run([RaiseOpset(graph.opset(whole))], part)
             part = rewritten(part, codes, target, recipe)
         Part.of(node).replace(whole, part, names)
+    if len({id(factors) for factors in added.values()}) < len(added):  # runs of one module, which may have one weight
+        _store_once(whole, kept)
+
+
+def _store_once(whole: ir.Model, kept: Collection[ir.Value]) -> None:
+    """Let all that read new constants of the same bytes read one of them."""
+    for each in graph.graphs(whole):
+        found = dict[Hashable, ir.Value]()
+        for name, value in list(each.initializers.items()):
+            tensor = value.const_value
+            if value in kept or tensor is None:
+                continue
+            digest = hashlib.blake2b(tensor.tobytes()).digest()
+            first = found.setdefault((tensor.dtype, tuple(tensor.shape.numpy()), digest), value)
+            if first is not value:
+                value.replace_all_uses_with(first)
+                del each.initializers[name]
 
 
 def _across_rows(node: ir.Node, product: Product, target: Target) -> Codes | None:
