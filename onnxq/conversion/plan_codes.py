@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import formats
+from onnxq import formats, own_ops
 from onnxq.checkpoints.matching.forms import MICRO, doubled
 from onnxq.encoding.lazy import GivenTensor, in_blocks
 from onnxq.formats import Format, Granularity, QuantizedTensor
@@ -48,10 +49,10 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             continue
         node = weight.node.name or ""
         _fit_blocks(weight)
-        beside = _beside_integers(weight, target)
+        beside = _of_recurrent(weight, target) or _beside_integers(weight, target)
         if beside is not None:
             _as_stored(weight)
-            choices[node] = beside
+            choices[node] = _joined(choices.get(node), beside)
             continue
         _unnest(weight, target)
         _widen(weight, target)
@@ -68,8 +69,16 @@ def plan_codes(model: ir.Model, target: Target) -> Codes:
             placed = target.place(weight, wish.to(Method.PACKED, WIDER, block) if reason or is_coarse else placed)
         elif wish.format in target.spelled:
             _as_stored(weight)
-        choices[node] = placed
+        choices[node] = _joined(choices.get(node), placed)
     return Codes(Plan("codes", target.name, choices), again)
+
+
+def _joined(one: Choice | None, other: Choice) -> Choice:
+    """Of a node that reads two weights: the numbers of both, in the longer of their blocks."""
+    if one is None:
+        return other
+    block = other.block and max(other.block, one.block or 0)
+    return dataclasses.replace(other, block=block, elements=one.elements + other.elements)
 
 
 def _tried(weight: Weight, target: Target) -> tuple[Choice, Choice, str]:
@@ -97,6 +106,25 @@ def _beside_integers(weight: Weight, target: Target) -> Choice | None:
     return wish.to(Method.STORED, format.name, how.block) if _is_kept(wish, target.place(weight, wish)) else None
 
 
+def _of_recurrent(weight: Weight, target: Target) -> Choice | None:
+    """The kernel that the target has for a recurrent layer whose rows have a scale each; None where not."""
+    tensor, node = weight.tensor, weight.node
+    assert isinstance(tensor, GivenTensor) and tensor.form is not None
+    format, how = tensor.form
+    if not _is_by_row(weight, how):
+        return None
+    asked = Choice(node.name or "", node.op_type, Method.KEEP, elements=weight.elements)
+    wish = asked.to(Method.PACKED, format.name, None)
+    placed = target.place(weight, wish)
+    return placed if placed.method is Method.PACKED and _is_kept(wish, placed) else None
+
+
+def _is_by_row(weight: Weight, how: Granularity) -> bool:
+    """Whether each row of a recurrent layer's weight is a block."""
+    is_whole = how == Granularity(weight.role.contraction, weight.shape[weight.role.contraction])
+    return weight.node.op_type in own_ops.CELLS and is_whole
+
+
 def _is_in_integers(weight: Weight) -> bool:
     """Whether the other operand of a product comes from a DequantizeLinear, and a QuantizeLinear reads the result."""
     node = weight.node
@@ -114,7 +142,7 @@ def _no_kernels(weight: Weight, how: Granularity) -> str:
     """Why blocks along these axes have no form; empty if they have."""
     if how.block is None:
         return ""
-    if len(weight.shape) != 2:
+    if len(weight.shape) != 2 and weight.node.op_type not in own_ops.CELLS:
         return "kernels of convolutions are unpacked in blocks of other weights"
     return "" if how.axis == weight.role.contraction else "blocks of weights lie along what is summed"
 
@@ -242,7 +270,7 @@ def _fit_blocks(weight: Weight) -> None:
     tensor = weight.tensor
     assert isinstance(tensor, GivenTensor) and tensor.form is not None
     format, how = tensor.form
-    if how.block is None or how.block in BLOCKS or how.axis != weight.role.contraction:
+    if how.block is None or how.block in BLOCKS or how.axis != weight.role.contraction or _is_by_row(weight, how):
         return
     if format.stored_scales is not None:  # which are codes themselves, and not repeated
         return

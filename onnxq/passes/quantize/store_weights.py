@@ -111,7 +111,7 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
     axis, block = weight.role.contraction, choice.block
     format, given = formats.get(choice.format or ""), weight.tensor
     if isinstance(given, GivenTensor):
-        if given.form is not None and _is_shortened(given.form, format, Granularity(axis, block)):
+        if given.form is not None and _is_shortened(given.form, format, Granularity(axis, block), weight.shape[axis]):
             block = given.form[1].block or block
     elif choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
         # A row that is shorter than a block is not filled up to a whole one.
@@ -119,10 +119,10 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
     return Granularity(axis, block), choice.groups(len(weight.shape), axis)
 
 
-def _is_shortened(form: tuple[Format, Granularity], format: Format, how: Granularity) -> bool:
+def _is_shortened(form: tuple[Format, Granularity], format: Format, how: Granularity, row: int) -> bool:
     """Whether a weight of this form has the blocks that were asked for, but for rows that are shorter than these."""
     was = form[1]
-    return form[0].name == format.name and was.axis == how.axis and was.block in SHORT_BLOCKS
+    return form[0].name == format.name and was.axis == how.axis and was.block in (*SHORT_BLOCKS, row)
 
 
 def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: int) -> ir.Value:

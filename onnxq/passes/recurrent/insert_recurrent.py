@@ -8,7 +8,8 @@ from typing import Self
 import onnx_ir as ir
 
 from onnxq import formats, layouts, own_ops
-from onnxq.formats import Granularity
+from onnxq.encoding.lazy import GivenTensor
+from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, has_weights, weights_of
@@ -92,8 +93,7 @@ class InsertRecurrent(PlanPass):
 def _packed(node: ir.Node, weight: Weight, constants: WeightForms) -> Sequence[ir.Value]:
     """Codes and scales."""
     directions, rows, k = weight.shape
-    flat = graph.lazily(weight.tensor, lambda w: w, shape=(directions * rows, k), how="rows")
-    tensor, channel = (None, 1) if directions == 1 else (flat, 0)
+    tensor, channel = (None, 1) if directions == 1 else (_flat(weight.tensor, (directions * rows, k)), 0)
     encoding = constants.new_encoding(
         weight.value, formats.get("int8"), Granularity(channel), node.op_type, tensor=tensor
     )
@@ -103,6 +103,21 @@ def _packed(node: ir.Node, weight: Weight, constants: WeightForms) -> Sequence[i
         "_scale": encoding.part(layouts.recurrent_scales(directions, gates), ir.DataType.FLOAT),
     }
     return [constants.value(weight.value, suffix, ("recurrent", gates), part) for suffix, part in parts.items()]
+
+
+def _flat(tensor: ir.TensorProtocol, shape: tuple[int, int]) -> ir.TensorProtocol:
+    """The rows of all directions; those of codes with a scale each are what they were."""
+    is_by_row = isinstance(tensor, GivenTensor) and tensor.form == (formats.get("int8"), Granularity(2, shape[1]))
+    if not isinstance(tensor, GivenTensor) or not is_by_row:
+        return graph.lazily(tensor, lambda w: w, shape=shape, how="rows")
+    given = tensor.given
+
+    def flat() -> QuantizedTensor:
+        q = given()
+        assert q.scales is not None
+        return QuantizedTensor(q.format, Granularity(0), q.codes.reshape(shape), q.scales.reshape(-1))
+
+    return GivenTensor(flat, shape, tensor.dtype, half_scales=tensor.half_scales)
 
 
 def _put(made: ir.Node, node: ir.Node, names: Names) -> None:

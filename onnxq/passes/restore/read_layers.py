@@ -162,7 +162,7 @@ def _expert_weight(node: ir.Node, indices: tuple[int, int, int], number: int, re
 
 
 def read_recurrent(node: ir.Node, restored: Restored) -> bool:
-    """Whether `node` is a recurrent layer now; weights of one direction keep their codes."""
+    """Whether `node` is a recurrent layer now, whose weights keep their codes."""
     cell, h = graph.attribute_string(node, "cell", ""), graph.attribute_int(node, "hidden_size", 0)
     sizes = {1: graph.attribute_int(node, "input_size", 0), 3: h}
     found = constants_of(node, 1, 2, 3, 4)
@@ -175,23 +175,21 @@ def read_recurrent(node: ir.Node, restored: Restored) -> bool:
 
 
 def _gates_in_tiles(node: ir.Node, index: int, sizes: tuple[int, int, int], restored: Restored) -> ir.Value:
-    """[directions, gates · h, k] of the tiles that `node` reads at `index`, and of the scales behind them."""
+    """[directions, gates · h, k] of the tiles that `node` reads at `index`, and of the scales behind them: of two
+    directions each row is a block, for channels are the same rows in both."""
     source, (gates, h, k) = input_of(node, index), sizes
     tiles, scales = (graph.constant(input_of(node, each)) for each in (index, index + 1))
     assert source is not None and tiles is not None and scales is not None
     shape = tuple(tiles.shape.numpy())
     directions = shape[0] if len(shape) == 6 else 1
     wanted = (directions, gates * h, k)
+    how = Granularity(1) if directions == 1 else Granularity(2, k)
 
     def read() -> QuantizedTensor:
         q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
-        return QuantizedTensor(q.format, Granularity(1), q.codes.reshape(wanted), q.scales)
+        assert q.scales is not None
+        steps = q.scales.reshape(how.scale_shape(wanted))
+        return QuantizedTensor(q.format, how, q.codes.reshape(wanted), steps)
 
-    def floats() -> NDArray:
-        q = layouts.from_recurrent_tiles(tiles.numpy(), scales.numpy(), n=h, k=k, gates=gates)
-        return q.dequantize().reshape(wanted)
-
-    if directions != 1:  # no format has scales of two axes
-        return restored.floats(node, source, floats, wanted, ir.DataType.FLOAT)
-    stored = Stored(formats.get("int8"), Granularity(1), wanted, read)
+    stored = Stored(formats.get("int8"), how, wanted, read)
     return restored.weight(node, source, stored, ir.DataType.FLOAT)
