@@ -42,7 +42,7 @@ CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
 #: Its inputs behind the weights.
 RECURRENT_INPUTS = ("bias", "sequence_lens", "initial_h", "initial_c")
 #: Their bodies are islands of models (`passes/regions`).
-REGION, BF16_REGION = "Region", "Bf16Region"
+ISLANDS = REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
 _FILES = {

@@ -11,6 +11,7 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 from onnx import defs, helper, numpy_helper
+from onnx_ir.passes.common import InlinePass
 from opset_cases import CASES, Case
 from tiny import normal
 
@@ -184,6 +185,26 @@ def test_functions_in_an_older_opset_compute_the_same(opset: int, call: str, fun
     others = Session(tiny.read(rest)).run({"y": y})
     for wanted, got in zip([y, *others], Session(made).run({"x": x}), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("opset", "island"), [(17, "ReduceMean<axes=[1]>(x)"), (18, "GroupNormalization<num_groups=1>(x, t, t)")]
+)
+def test_bodies_of_our_own_operators_are_raised_with_the_model(opset: int, island: str) -> None:
+    """Islands are converted; others, whose attributes are those of a call, are written alike in any opset."""
+    bodies = (f"Region(x, t) => (y) {{ y = {island} }}", "Recurrent<n>(x) => (y) { y = Softmax<axis: int=@n>(x) }")
+    functions = "\n".join(f'<domain: "onnxq", opset_import: ["" : {opset}]> {body}' for body in bodies)
+    text = "g (float[2,3,4] x, float[1] t) => (z) { y = onnxq.Region(x, t)  z = onnxq.Recurrent<n=2>(y) }"
+    proto = tiny.model(text, opset=opset, functions=functions)
+    proto.opset_import.append(helper.make_opsetid("onnxq", 1))
+    made, feed = tiny.read(proto), {"x": normal(2, 3, 4), "t": np.float32([0.5])}
+    wanted = Session(tiny.read(proto), library=False).run(feed)
+    RaiseOpset(21)(made)
+    assert {function.opset_imports[""] for function in made.functions.values()} == {21}
+    for is_inlined in (False, True):
+        np.testing.assert_allclose(Session(made, library=False).run(feed), wanted, rtol=1e-5)
+        assert is_inlined == ("Softmax" in tiny.ops(made))
+        InlinePass()(made)
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,22 @@ def test_converted(tmp_path: Path, target: str, directions: int) -> None:
     assert tiny.sqnr(of_file, Session(back).run(feed)[0]) > 100
 
 
+def test_converted_beside_regions(tmp_path: Path) -> None:
+    """Their bodies are in the opset of the file, which codes of the layer raise."""
+    text = """g (float[T,B,24] x) => (float[T,B,64] z) {
+        y = GRU <hidden_size = 20> (x, w, r, b)  s = Squeeze (y, one)  z = MatMul (s, m) }"""
+    given = weights("GRU") | {"one": np.array([1]), "m": normal(20, 64)}
+    path = tiny.save(tiny.model(text, given), tmp_path)
+    data = [{"x": normal(5, 2, 24, seed=i)} for i in range(8)]
+    recipe = Recipe("w8a8", keep_slow=True, min_sqnr=-np.inf)
+    made = onnxq.quantize(path, tmp_path / "q.onnx", recipe, target="onnxq", data=data).output
+    done = convert(made, "onnxq", tmp_path / "c.onnx")
+    assert tiny.ops(ir.load(done.output)) == tiny.ops(ir.load(made)) == ["Recurrent", "Squeeze", "Region"]
+    assert done.check is not None and done.check.sqnr > 100
+    saved = onnx.load(done.output)
+    assert {opset.version for f in saved.functions for opset in f.opset_import} == {saved.opset_import[0].version}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
+from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, first_line
 from onnxq.files.ranged import admit
@@ -30,7 +31,8 @@ _LEAST_IR = (7, 10)
 class RaiseOpset(ir.passes.InPlacePass):
     """Convert the graph to opset `version` if it is written in a lower one.
 
-    The converter's shape annotations are dropped: some runtimes refuse a model for them.
+    The converter's shape annotations are dropped: some runtimes refuse a model for them. Bodies of our own operators
+    are raised too: islands of a model as the model itself, all others are written alike for any version.
 
     Raises (as the cause of an `onnx_ir` PassError):
         BadModel: the converter does not know the way; the model is as before.
@@ -45,6 +47,8 @@ class RaiseOpset(ir.passes.InPlacePass):
         if opset >= self.version:
             return ir.passes.PassResult(model, modified=False)
         supervisor.doing("onnx converted the model to another opset")
+        older = [f for f in _own_functions(model) if f.opset_imports.get("", self.version) < self.version]
+        islands = [self._raised(function, model) for function in older if function.name in own_ops.ISLANDS]
         try:
             _meanings.require_known(model, self.version)
             _meanings.before(graph.nodes(model), Names(model), opset, self.version)
@@ -54,7 +58,21 @@ class RaiseOpset(ir.passes.InPlacePass):
         except Exception as error:  # the converter raises whatever its C++ core throws
             why = first_line(error).rpartition(": ")[2]
             raise BadModel(f"ONNX's converter cannot raise opset {opset} to {self.version}: {why}") from None
+        for function in older:
+            function.opset_imports[""] = self.version
+        model.functions.update({function.identifier(): function for function in islands})
         return ir.passes.PassResult(model, modified=True)
+
+    def _raised(self, function: ir.Function, model: ir.Model) -> ir.Function:
+        copy = ir.serde.deserialize_function(ir.serde.serialize_function(function))
+        body = ir.Model(copy.graph, ir_version=model.ir_version)
+        self.call(body)
+        for name in list(body.graph.initializers):  # functions have none
+            value = body.graph.initializers.pop(name)
+            constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
+            body.graph.insert_before(body.graph[0], constant)
+            graph.replace_value(value, constant.outputs[0])
+        return ir.Function(*function.identifier(), graph=body.graph, attributes=tuple(copy.attributes.values()))
 
 
 def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
@@ -86,6 +104,10 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
     for tensor in external_tensors(model):
         tensor.base_dir = folder  # protobuf does not hold it
         admit(tensor)
+
+
+def _own_functions(model: ir.Model) -> list[ir.Function]:
+    return [function for function in model.functions.values() if function.domain == own_ops.DOMAIN]
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
