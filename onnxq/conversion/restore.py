@@ -29,6 +29,7 @@ from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
+from onnxq.passes.regions.step_names import forget_steps
 from onnxq.passes.restore.drop_activation_pairs import DropActivationPairs
 from onnxq.passes.restore.read_chains import ReadChains
 from onnxq.passes.restore.read_channels import ReadChannels
@@ -141,11 +142,20 @@ def weights_by_node(model: ir.Model, like: Mapping[str, Read] | None = None) -> 
     return found
 
 
+class _InlineOwn(ir.passes.InPlacePass):
+    """Calls of our own functions become what is in their bodies."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        for node in graph.nodes(model):
+            forget_steps(node)
+        return InlinePass(lambda function: function.domain == own_ops.DOMAIN)(model)
+
+
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
     lift = LiftConstantsToInitializersPass(True, size_limit=0)
     own = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames(), ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
-        own += [InlinePass(lambda function: function.domain == own_ops.DOMAIN), lift, UniqueNames()]
+        own += [_InlineOwn(), lift, UniqueNames()]
     # Codes that two operators read are stored in the shape of one of them.
     prepare.run(
         [

@@ -24,6 +24,7 @@ from tiny import normal
 
 from onnxq import quantize, targets
 from onnxq.cli import main
+from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
 from onnxq.errors import BadModel, BadOutput, BadRecipe, NothingToDo
 from onnxq.model.load import is_quantized, load_model
@@ -121,6 +122,18 @@ def test_static_models_of_onnxruntime(
     # Without the rounding of activations it is nearer to the float model than the quantized one is.
     assert tiny.sqnr(in_float, restored) > tiny.sqnr(in_float, rounded)
     assert tiny.sqnr(rounded, restored) > 25
+
+
+def test_what_a_region_was_does_not_name_its_steps(tmp_path: Path) -> None:
+    """Each node of its body would bear the names of all."""
+    model, small = tiny.save(tiny.model(NET, KERNELS), tmp_path), tmp_path / "s.onnx"
+    recipe = Recipe("w8a8", min_sqnr=-np.inf, keep_slow=True)
+    quantize(model, small, recipe, target="onnxq", data=list(Reader().feeds), check=False)
+    assert any(node.op_type == "Region" and node.metadata_props for node in onnx.load(small).graph.node)
+    plain = dequantize(small, tmp_path / "f.onnx", check=False).output
+    islands = convert(small, "onnx", tmp_path / "i.onnx", check=False).output
+    for path in (plain, islands):
+        assert not any(node.metadata_props for node in onnx.load(path).graph.node)
 
 
 def test_relu_that_a_range_stood_for_is_kept(tmp_path: Path) -> None:

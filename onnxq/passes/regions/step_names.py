@@ -22,6 +22,11 @@ def name_steps(node: ir.Node, names: Sequence[str]) -> None:
     node.metadata_props[_KEY] = json.dumps(list(names), ensure_ascii=False)
 
 
+def forget_steps(node: ir.Node) -> None:
+    """Of a region whose body takes its place: each node of that would say the same list."""
+    node.metadata_props.pop(_KEY, None)
+
+
 def names_of(model: ir.Model) -> dict[str, list[str]]:
     """By region, a name for each of its steps: of the node that it computes, or of a conversion. Those that say none
     are left out."""
