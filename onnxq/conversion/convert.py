@@ -49,7 +49,7 @@ class Converted:
     """What `convert` did.
 
     Attributes:
-        kept: nodes whose weights stand for the same numbers, bit for bit, read back from the written file.
+        kept: nodes all of whose weights stand for the same numbers, bit for bit, read back from the written file.
         again: by node whose codes had to be chosen anew, why, and how near the new weight is to the old one, in dB.
         check: of the written model against the other one; None: it was not run, or is too large to be.
     """
@@ -152,28 +152,28 @@ def _has_half_scales(weight: Read, numbers: NDArray) -> bool:
 
 
 def _compared(
-    staged: Path, before: Mapping[str, Read], codes: Codes
+    staged: Path, before: Mapping[tuple[str, int], Read], codes: Codes
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, float]]]:
     """Nodes whose weights in the written file are what they were, and of the others why not, and by how much."""
     written = load_model(staged)
     restore_products(written)
     prepare.run([FoldConstants(GROWTH, spared=codes.plan.choices)], written)
-    after = weights_by_node(written, before)
-    kept: list[str] = []
+    after = weights_by_node(written, least=1)
     again: dict[str, tuple[str, float]] = {}
-    for name in codes.plan.choices:
-        if name not in after:
+    for place, read in before.items():
+        name, why = place[0], codes.again.get(place[0])
+        if name not in codes.plan.choices:
+            continue
+        if place not in after:
             raise CheckFailed(f"node '{name}' of the saved file does not read a weight: it was not kept")
-        wanted, got = before[name].numbers(), after[name].numbers()
+        wanted, got = read.numbers(), after[place].numbers()
         # A table of halves may be looked up in float32, and what is found be rounded.
         if np.array_equal(wanted, got.astype(wanted.dtype, copy=False), equal_nan=True):
-            kept.append(name)
             continue
         near = sqnr(wanted, got)
-        if name not in codes.again and near > HALVED and _has_half_scales(before[name], wanted):
-            again[name] = "the same codes, with scales that only one of the files has in float16", near
-            continue
-        if name not in codes.again:
+        if why is None and near > HALVED and _has_half_scales(read, wanted):
+            why = "the same codes, with scales that only one of the files has in float16"
+        if why is None:
             raise CheckFailed(f"node '{name}' of the saved file has another weight ({near:.1f} dB): it was not kept")
-        again[name] = codes.again[name], near
-    return tuple(kept), again
+        again[name] = why, min(near, again.get(name, (why, near))[1])
+    return tuple(name for name in codes.plan.choices if name not in again), again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.weights import find_weights, weights_of
+from onnxq.model.weights import MIN_ELEMENTS, find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
@@ -114,10 +114,9 @@ def move_alpha(model: ir.Model) -> None:
 
 
 class Read(NamedTuple):
-    """A weight where a product or lookup reads it: which operand it is, and whether rows of its outputs are columns."""
+    """A weight as a product or lookup reads it: whether rows of its outputs are columns."""
 
     tensor: ir.TensorProtocol
-    operand: int
     is_turned: bool
 
     def numbers(self) -> NDArray:
@@ -125,20 +124,16 @@ class Read(NamedTuple):
         return self.tensor.numpy().T if self.is_turned else self.tensor.numpy()
 
 
-def weights_by_node(model: ir.Model, like: Mapping[str, Read] | None = None) -> dict[str, Read]:
-    """Of each product and lookup the weight, by the node's name.
+def weights_by_node(model: ir.Model, least: int = MIN_ELEMENTS) -> dict[tuple[str, int], Read]:
+    """Weights of products, lookups and recurrent layers, by the node's name and which of its operands they are.
 
     Args:
-        like: where constants are folded both operands of a product may be one; the weight is that which it was here,
-            however short.
+        least: of how many numbers a constant is that is a weight.
     """
     found = {}
-    short = (weight for node in graph.nodes(model) for weight in weights_of(node, least=1))
-    for weight in find_weights(model) if like is None else short:
-        name, operand = weight.node.name or "", weight.role.index
-        if like is None or name not in like or like[name].operand == operand:
-            is_turned = weight.role.contraction == 0 and len(weight.shape) == 2
-            found[name] = Read(weight.tensor, operand, is_turned)
+    for weight in (weight for node in graph.nodes(model) for weight in weights_of(node, least)):
+        is_turned = weight.role.contraction == 0 and len(weight.shape) == 2
+        found[weight.node.name or "", weight.role.index] = Read(weight.tensor, is_turned)
     return found
 
 

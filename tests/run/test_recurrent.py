@@ -17,6 +17,7 @@ import onnxq
 from onnxq import Recipe
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
+from onnxq.conversion.restore import restore_products, weights_by_node
 from onnxq.job import open_job
 from onnxq.model import graph
 from onnxq.passes.prepare import prepare
@@ -219,6 +220,10 @@ def test_converted(tmp_path: Path, target: str, directions: int) -> None:
     assert (
         sum(len(x.dims) > 1 and x.data_type != onnx.TensorProto.FLOAT for x in onnx.load(other).graph.initializer) == 2
     )
+    assert done.plan.choices["y"].elements == sum(x.size for x in weights("LSTM", directions).values() if x.ndim == 3)
+    restored = ir.load(other)
+    restore_products(restored)
+    assert target != "onnxq" or set(weights_by_node(restored)) == {("y", 1), ("y", 2)}
     (of_file,), (of_other,) = Session(made, library=False).run(feed), Session(other, library=False).run(feed)
     assert tiny.sqnr(of_file, of_other) > 100
     again = convert(other, "onnxq", tmp_path / "a.onnx").output if target == "onnx" and directions == 2 else made
