@@ -149,9 +149,9 @@ def _no_kernels(weight: Weight, how: Granularity) -> str:
 
 def _no_form(placed: Choice, target: Target) -> str:
     """Why nothing holds codes in such blocks; empty if something does."""
-    format, block = formats.get(placed.format or ""), placed.block
-    if block is None:
+    if placed.block is None:
         return ""
+    format, block = formats.get(placed.format or ""), placed.block
     if placed.method is Method.PACKED and not _has_kernel(target, block):
         return f"no kernel has blocks of {block}"
     if format.name not in target.spelled and (format.code_type.kind not in "iu" or format.bits > 8):
@@ -178,7 +178,10 @@ def _placed(weight: Weight, wish: Choice, how: Granularity, target: Target) -> C
     """What the target can run, unpacked when it loads where only that keeps the codes."""
     placed, format = target.place(weight, wish), formats.get(wish.format or "")
     if not _is_kept(wish, placed) and target.stores(format.name, how.block):
-        return in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
+        stored = in_float(wish, placed.reason.partition(":")[0] + ": unpacked when the model loads")
+        # Recurrent layers that read no codes at all do not read those either.
+        if wish.op not in own_ops.CELLS or _is_kept(stored, target.place(weight, stored)):
+            return stored
     if placed.method is Method.PACKED and how.block is not None and not _has_kernel(target, how.block):
         return in_float(placed, f"no kernel has blocks of {how.block}: unpacked when the model loads")
     by_bnb4 = placed.method is Method.PACKED and format.bnb4 is not None and not target.has_onnxq_ops

@@ -234,6 +234,20 @@ def test_converted(tmp_path: Path, target: str, directions: int) -> None:
     assert tiny.sqnr(of_file, Session(back).run(feed)[0]) > 100
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+def test_converted_for_layers_that_read_no_codes(tmp_path: Path, directions: int) -> None:
+    """OpenVINO refuses them beside int8 nodes: weights are what it gets from the float model too."""
+    way = "bidirectional" if directions == 2 else "forward"
+    text = f"""g (float[T,B,24] x) => (float[T,{directions},B,20] y) {{
+        y = LSTM <hidden_size = 20, direction = "{way}"> (x, w, r, b) }}"""
+    path = tiny.save(tiny.model(text, weights("LSTM", directions)), tmp_path)
+    made = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w4a16", keep_slow=True), target="onnxq").output
+    done = convert(made, "openvino", tmp_path / "c.onnx")
+    assert [(choice.method, choice.format) for choice in done.plan] == [(Method.STORED, "float16")]
+    assert done.again["y"][0].startswith("OpenVINO's recurrent layers read no codes")
+    assert done.again["y"][1] > 60
+
+
 def test_converted_beside_regions(tmp_path: Path) -> None:
     """Their bodies are in the opset of the file, which codes of the layer raise."""
     text = """g (float[T,B,24] x) => (float[T,B,64] z) {
