@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import tiny
 
@@ -50,3 +51,13 @@ def test_a_run_within_the_bound_is_the_same(pixels: Path) -> None:
     assert tiny.sqnr(Session(pixels).run(feed)[0], Session(pixels, most_bytes=1 << 28).run(feed)[0]) > 100
     with pytest.raises(BadModel, match=r"Available memory of .* is smaller than requested"):
         Session(pixels, most_bytes=1 << 20).run(large)
+
+
+def test_the_file_tells_what_runs_and_not_what_was_made_of_it(tmp_path: Path) -> None:
+    """Or a preparation that is wrong but for one row of one word would be tried on nothing else."""
+    text = "g (int64[batch, seq] ids) => (float[batch, seq, 8] y) { x = Gather(table, ids)  y = Reshape(x, shape) }"
+    constants = {"table": tiny.normal(50, 8)}
+    path = tiny.save(tiny.model(text, constants | {"shape": np.array([0, 0, 8])}), tmp_path)
+    wrong = ir.from_proto(tiny.model(text, constants | {"shape": np.array([1, 1, 8])}))
+    shapes = {feed["ids"].shape for feed in make_up(wrong, scout(wrong, path)).feeds}
+    assert shapes >= {(1, 128), (1, 12), (1, 1), (2, 12)}
