@@ -6,6 +6,7 @@ first word of a text is where attention leaves what it has no use for.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,14 +50,18 @@ class Axis:
 
 
 def with_other_lengths(job: Job, session: Session, trials: Trials, seen: Sequence[Feed]) -> Trials:
-    """`trials` with their samples at other sizes of those free dimensions that have one size in the data.
+    """`trials` with their samples at other sizes of those free dimensions that have one size in the data, and further
+    ones: two in one batch where all have one row, else a row.
 
     Args:
         session: a `scout` of the job's model.
         seen: samples that tell which sizes the data have.
     """
     others = _Others(job, session, [*seen, *trials.feeds])
-    found = [Trial(label, feed) for label, feed in others.of([t.feed for t in trials.samples if t.label == GIVEN])]
+    given = [t.feed for t in trials.samples if t.label == GIVEN]
+    found = [Trial(label, feed) for label, feed in others.of(given)]
+    further = tuple(Trial(label, feed) for label, feed in others.batches(given))
+    trials = dataclasses.replace(trials, further=(*trials.further, *further))
     advice = "checked at other sizes too; ranges fit those of which there are samples"
     where = "; ".join(str(axis) for axis in others.axes)
     return trials.joined(found, [f"{where}: {advice}"] if found else [])
@@ -99,14 +104,16 @@ def fit_ranges(
 
 
 class _Others:
-    """Samples at other sizes of the dimensions (`axes`) that have one size in `seen`."""
+    """Samples at other sizes of the dimensions (`axes`, and of the batch `rows`) that have one size in `seen`."""
 
     def __init__(self, job: Job, session: Session, seen: Sequence[Feed]) -> None:
         self._job = job
         self._session = session
         self._parts = parts_of(job.model, session.inputs)
         self._dims = Dims(session.inputs)
-        self.axes = _single(self._dims, session.inputs, seen)
+        single = _single(self._dims, session.inputs, seen)
+        self.axes = [axis for axis in single if axis.symbol in self._dims.rest and axis.size > 1]
+        self.rows = [axis for axis in single if axis.symbol not in self._dims.rest or (axis.size, axis.axis) == (1, 0)]
 
     def of(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
         """(at which sizes, sample), those that the model runs; fewer of them the longer they are."""
@@ -114,6 +121,19 @@ class _Others:
         if self._crashes([feed for group in made.values() for feed in group]):
             made = {label: group for label, group in made.items() if not self._crashes(group)}
         yield from ((label, feed) for label, group in made.items() for feed in group if _runs(self._session, feed))
+
+    def batches(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
+        """(what it is, sample) of another batch than the data's, if these have one and the model runs another."""
+        sizes = {axis.symbol: axis.size for axis in self.rows}
+        if not sizes or not feeds:
+            return
+        if max(sizes.values()) > 1:
+            label, made = "one row of the data", _resized(self._dims, self._parts, feeds[0], dict.fromkeys(sizes, 1))
+        else:
+            found = (_paired(self._dims, self._parts, feeds[0], other, {*sizes}) for other in (*feeds[1:], feeds[0]))
+            label, made = "two of the data in one batch", next((feed for feed in found if feed is not None), None)
+        if made is not None and _runs(self._session, made):
+            yield label, made
 
     def _at_sizes(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, list[Feed]]]:
         for sizes in _other_sizes(self.axes, self._parts):
@@ -150,16 +170,16 @@ def _quality(session: Session, wanted: Sequence[list[NDArray]], trials: Trials, 
 
 
 def _single(dims: Dims, inputs: Sequence[Input], feeds: Sequence[Feed]) -> list[Axis]:
-    """The free dimensions but batches and pasts that have a size of more than one, and no other, in `feeds`."""
+    """The free dimensions but pasts that have one size in `feeds`."""
     found: dict[str, Axis] = {}
     sizes: dict[str, set[int]] = {}
     for i in inputs:
         for axis in range(len(i.shape or ())):
             symbols = dims.symbols_at(i, axis)
-            if len(symbols) == 1 and symbols[0] in dims.rest:
+            if len(symbols) == 1 and symbols[0] not in dims.past:
                 sizes.setdefault(symbols[0], set()).update(feed[i.name].shape[axis] for feed in feeds)
                 found.setdefault(symbols[0], Axis(i, axis, symbols[0], feeds[0][i.name].shape[axis]))
-    return [axis for symbol, axis in found.items() if len(sizes[symbol]) == 1 and axis.size > 1]
+    return [axis for symbol, axis in found.items() if len(sizes[symbol]) == 1]
 
 
 def _other_sizes(axes: Sequence[Axis], parts: Sequence[Part]) -> list[dict[str, int]]:
@@ -187,6 +207,19 @@ def _resized(dims: Dims, parts: Sequence[Part], feed: Feed, sizes: Mapping[str, 
             if set(dims.symbols_at(part.input, axis)) & sizes.keys():
                 x = _stretched(x, axis, max(0, dims.size(part.input, axis, everything)), part.role)
         made[part.name] = x
+    return made
+
+
+def _paired(dims: Dims, parts: Sequence[Part], a: Feed, b: Feed, rows: set[str]) -> Feed | None:
+    """Two samples as one, along the dimensions that count `rows`; None if they differ in others."""
+    made: Feed = {}
+    for part in parts:
+        x, y = a[part.name], b[part.name]
+        axes = [axis for axis in range(x.ndim) if rows & {*dims.symbols_at(part.input, axis)}]
+        try:
+            made[part.name] = np.concatenate([x, y], axes[0]) if axes else x
+        except ValueError:
+            return None
     return made
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from onnxq import own_ops
 from onnxq.checking.elsewhere import Elsewhere
+from onnxq.checking.outputs.alike import outputs_alike
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
 from onnxq.passes.regions.step_names import RegionTime, region_times
@@ -32,6 +33,8 @@ from onnxq.samples.trials import GIVEN, Trials
 TIMING_SECONDS = 1.0
 #: Kernels that round activations to 8 bits inside, which onnxq's do not, keep at least so much of any input.
 ROUNDED_DB = 30.0
+#: dB by which samples of other batches are worse than the others where they count.
+LOST = 3.0
 NOTHING_COMPARED = "no number, truth value or text came out on these inputs: nothing was compared"
 NOT_RUN = "not run: no legal inputs could be made up for it; give --data"
 
@@ -155,22 +158,23 @@ def check_models(
         plain = Session(quantized, optimize=False, threads=threads)
         _require_outputs(in_float, optimized)
         if not feeds:
-            nan, notes = math.nan, (NOT_RUN, *trials.notes)
-            return Check(trials.words, nan, nan, nan, threads=threads, proves=False, notes=notes)
+            return _not_run(trials, threads)
         each = Quality(random)
-        on = compared(_noting_each(each, in_float.outputs, wanted, map(optimized.run, feeds), trials.labels))
-        off, alone = compared(map(plain.run, feeds)), Quality()
+        run = functools.partial(outputs_alike, quantized, in_float.outputs, wanted, trials.samples, random)
+        on = compared(_noting_each(each, in_float.outputs, wanted, run(optimized), trials.labels))
+        further = _on_further(in_float, optimized, quantized, trials, random, classes)
+        off, alone = compared(run(plain)), Quality()
         timed = [in_float, optimized]
         if bare and native.path() is not None:
             timed.append(Session(quantized, threads=threads, library=False))
-            alone = compared(map(timed[-1].run, feeds))
+            alone = compared(run(timed[-1]))
         timing = race(timed, [feeds[0]] * len(timed), seconds=seconds, bound=bound)
         ran = _kernels_of(quantized, feeds, threads)
     except BadModel as error:
         raise CheckFailed(f"the saved model is broken: {error}") from error
     times = [1e3 * each for each in timing.seconds]
     check = dataclasses.replace(
-        _found(trials, on, off, alone, each),
+        _found(trials, _with_further(on, each, further), off, alone, each),
         float_ms=times[0],
         quantized_ms=times[1],
         threads=threads,
@@ -216,6 +220,38 @@ def _noting_each(
         if label == GIVEN:
             each.add(names, x, y, str(number))
         yield y
+
+
+def _not_run(trials: Trials, threads: int) -> Check:
+    nan = math.nan
+    return Check(trials.words, nan, nan, nan, threads=threads, proves=False, notes=(NOT_RUN, *trials.notes))
+
+
+def _on_further(
+    in_float: Session,
+    optimized: Session,
+    quantized: Path,
+    trials: Trials,
+    random: frozenset[str],
+    classes: Mapping[str, Classes],
+) -> Quality:
+    names, samples = in_float.outputs, trials.further
+    wanted = [in_float.run(trial.feed) for trial in samples]
+    got = outputs_alike(quantized, names, wanted, samples, random, optimized)
+    return compare_outputs(names, wanted, got, random, [trial.label for trial in samples], classes)
+
+
+def _with_further(on: Quality, each: Quality, further: Quality) -> Quality:
+    """`on`, and what was seen on `further` samples if they are clearly worse than any other, of the user's if there
+    are such."""
+    before, after, both = (Quality(on.ignored, classes=on.classes) for _ in range(3))
+    before.merge(each if each.outputs else on)
+    after.merge(before)
+    after.merge(further)
+    both.merge(on)
+    if after.sqnr < before.sqnr - LOST:
+        both.merge(further)
+    return both
 
 
 def _require_outputs(in_float: Session, quantized: Session) -> None:

@@ -36,10 +36,11 @@ def make_up(model: ir.Model, session: Session, seed: int = 0) -> Trials:
     trials = tuple(each.trial for each in [*made, *more])
     if not trials:  # it gives no finite numbers on any
         return Trials(words=NOTHING, notes=tuple(_dropped(maker)))
+    further = tuple(each.trial for each in maker.pairs(first, [*made, *more]))
     count = len({trial.label for trial in trials})
     kinds = f" of {count} kinds" if count > 1 else ""
     words = f"{len(trials)} made-up input{'s' * (len(trials) > 1)}{kinds}{_shapes(trials[0].feed)}: no data was given"
-    return Trials(trials, words, notes=(*_never_run(missing), *_dropped(maker)))
+    return Trials(trials, words, notes=(*_never_run(missing), *_dropped(maker)), further=further)
 
 
 def make_up_missing(model: ir.Model, session: Session, given: Sequence[Feed], seed: int = 0) -> Trials:

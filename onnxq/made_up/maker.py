@@ -126,6 +126,13 @@ class Maker:
             label = "two rows, one of them padded" if padded else "two rows"
             yield from self.run(label, replace(first, sizes=sizes, padding=padded * PADDING))
 
+    def pairs(self, first: Scene, made: Sequence[Made]) -> Iterator[Made]:
+        """Samples of two rows, or of a length of two, where none that were `made` have more than one."""
+        for symbols in (self._dims.batch, *([symbol] for symbol in self._dims.rest)):
+            if symbols and all(each.scene.sizes[symbol] < 2 for each in made for symbol in symbols):
+                label = "two rows" if symbols is self._dims.batch else f"{symbols[0]} = 2"
+                yield from self.run(label, replace(first, sizes={**first.sizes, **dict.fromkeys(symbols, 2)}))
+
     def steps(self, first: Scene) -> Iterator[Made]:
         """Steps with what the model itself left of the steps before; or with some past, where it leaves none."""
         prompt = {**first.sizes, **dict.fromkeys(self._sequence_symbols(), SHORT)}

@@ -30,12 +30,14 @@ class Trials:
         proves: whether the user gave any of them. What is made up shows that a model runs, and where it is weak; not
             that it is good at what it is for.
         notes: what a user should know of them, a sentence each.
+        further: of other batches, on which the saved file is run once: they count where it is worse there.
     """
 
     samples: tuple[Trial, ...] = ()
     words: str = ""
     proves: bool = False
     notes: tuple[str, ...] = ()
+    further: tuple[Trial, ...] = ()
 
     @property
     def feeds(self) -> list[Feed]:
