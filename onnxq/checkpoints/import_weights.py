@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.matching import forms, make_products, match, plain
+from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
@@ -142,12 +142,14 @@ def import_weights(
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
-    constants = _constants(loaded, tensors, layers)
+    folded = batchnorms.fold(loaded, tensors)
+    layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
+    constants = folded.placed + _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld})
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     found = match.put_in(loaded, tensors, layers, placing, how.match, constants)
     told = found.match
-    told.constants = constants
+    told.constants, told.misfits = constants, told.misfits + folded.misfits
     told.unused = [name for name in told.unused if name not in constants]
     _require_fit(path, checkpoint, told, how.partial)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
@@ -180,10 +182,10 @@ def _scheme(layers: Sequence[Layer]) -> str:
     return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
 
 
-def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer]) -> list[str]:
-    """Give constants that the checkpoint holds in floats their numbers."""
+def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str]) -> list[str]:
+    """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
-    apart = {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
+    apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
     return plain.replace_constants(model, tensors, aliases, apart, doubtful)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight
 
@@ -17,3 +19,13 @@ def dotted(name: str) -> str:
     for op in ("/MatMul", "/Gemm", "/Gather"):
         name = name.removesuffix(op)
     return name.strip("/").replace("/", ".")
+
+
+def module_of(node: ir.Node) -> str:
+    """The module that torch named a node by: `/layer1/layer1.0/conv1/Conv` is `layer1.0.conv1`."""
+    found: list[str] = []
+    for part in (node.name or "").removesuffix(f"/{node.op_type}").strip("/").split("/"):
+        if found and part.startswith(f"{found[-1]}."):  # a list of modules stands before its members
+            found.pop()
+        found.append(part)
+    return ".".join(found)

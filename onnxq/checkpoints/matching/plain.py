@@ -43,7 +43,7 @@ def replace_constants(
         for name, value in owner.initializers.items()
         if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
-    same_ends = _by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
+    same_ends = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
     for name, value in constants.items():
         tensor = graph.constant(value)
         source = name if name in tensors else aliases.get(name, same_ends.get(name, ""))
@@ -59,7 +59,7 @@ def replace_constants(
     return found
 
 
-def _by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, str]:
+def by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, str]:
     """Tensors by the constant that alone ends like them, in a number and a word or more."""
     ends: dict[str, tuple[list[str], list[str]]] = {}
     for side, names in enumerate((constants, tensors)):

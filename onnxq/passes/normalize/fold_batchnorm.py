@@ -52,7 +52,7 @@ def _fold_next(conv: ir.Node, names: Names) -> bool:
     assert isinstance(owner, ir.Graph)
     if not np.array_equal(scale, np.ones_like(scale)):
         scaled = graph.lazily(
-            weight, lambda w: w.astype(np.float64) * _along_outputs(scale, w.shape, groups, transposed)
+            weight, lambda w: w.astype(np.float64) * along_outputs(scale, w.shape, groups, transposed)
         )
         folded = graph.add_constant(owner, names.fresh(f"{conv.name}_folded_weight"), scaled)
         inherit_type(folded, conv.inputs[1])
@@ -73,7 +73,8 @@ def _take_name(value: ir.Value) -> str | None:
     return name
 
 
-def _along_outputs(scale: Channel, shape: tuple[int, ...], groups: int, transposed: bool) -> NDArray:
+def along_outputs(scale: Channel, shape: tuple[int, ...], groups: int, transposed: bool) -> NDArray:
+    """One number for each output channel, in a shape that multiplies a kernel of `shape`."""
     if not transposed:
         return scale.reshape(-1, *[1] * (len(shape) - 1))
     of_group = scale.reshape(groups, 1, shape[1])

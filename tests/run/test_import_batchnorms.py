@@ -1,0 +1,129 @@
+"""import-weights into models whose exporter folded BatchNorms into kernels, from checkpoints that have both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+from onnxq.checkpoints.encode_arrays import write_arrays
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.errors import BadModel
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+TEXT = """g (float[N,4,9,9] x) => (float[N,12] y) {
+    [NODE1] a = Conv(x, "KERNEL1", "BIAS1")  ra = Relu(a)
+    [NODE2] b = ConvTranspose <group = 2> (ra, "KERNEL2", "BIAS2")  rb = Relu(b)
+    [plain] c = Conv(rb, "block.conv3.weight", "block.conv3.bias")
+    p = GlobalAveragePool(c)  f = Flatten(p)
+    [fc] y = Gemm <transB = 1> (f, "fc.weight", "fc.bias")
+}"""
+#: Of torch's exporters: the newer one keeps the names of what it folds, the older one those of modules as nodes.
+NAMES = {
+    "dynamo": ("n1", "block.conv1.weight", "block.conv1.weight_bias", "n2", "block.up.0.weight", "block.up.0.bias"),
+    "legacy": ("/block/conv1/Conv", "onnx::1", "onnx::2", "/block/up/up.0/ConvTranspose", "onnx::3", "onnx::4"),
+}
+NORMS = {"block.bn1": ("block.conv1", 8), "block.up.1": ("block.up.0", 8), "bn": ("fc", 12)}
+
+
+def checkpoint(seed: int = 0, near: float = 0.0) -> dict[str, NDArray]:
+    """Tensors of a trained network; `near` how far it was trained on."""
+    rng = np.random.default_rng(seed)
+    made = {
+        "block.conv1.weight": normal(8, 4, 3, 3, seed=seed),
+        "block.up.0.weight": normal(8, 4, 2, 2, seed=seed + 1),
+        "block.up.0.bias": normal(8, seed=seed + 2),
+        "block.conv3.weight": normal(8, 8, 3, 3, seed=seed + 3),
+        "block.conv3.bias": normal(8, seed=seed + 4),
+        "fc.weight": normal(12, 8, seed=seed + 5),
+        "fc.bias": normal(12, seed=seed + 6),
+    }
+    for norm, (_, n) in NORMS.items():
+        made[f"{norm}.running_mean"] = rng.standard_normal(n)
+        made[f"{norm}.running_var"] = rng.uniform(0.3, 4, n)
+        made[f"{norm}.weight"], made[f"{norm}.bias"] = rng.uniform(0.5, 2, n), rng.standard_normal(n)
+    noise = np.random.default_rng(99)
+    return {name: (x * (1 + near * noise.standard_normal(x.shape))).astype(np.float32) for name, x in made.items()}
+
+
+def folded(tensors: dict[str, NDArray], epsilon: float) -> dict[str, NDArray]:
+    """By name of its module, kernel and bias with the BatchNorm behind it."""
+    made = dict(tensors)
+    for norm, (module, n) in NORMS.items():
+        gamma, beta, mean, var = (tensors[f"{norm}.{p}"] for p in ("weight", "bias", "running_mean", "running_var"))
+        scale = gamma / np.sqrt(var + np.float32(epsilon))
+        w = tensors[f"{module}.weight"]
+        if module == "block.up.0":  # [C, M / 2, …] of two groups
+            along = np.concatenate([np.tile(half, (4, 1)) for half in np.split(scale, 2)])
+        else:
+            along = scale[:, None]
+        made[f"{module}.weight"] = w * along.reshape(*along.shape, *[1] * (w.ndim - 2))
+        made[f"{module}.bias"] = (tensors.get(f"{module}.bias", np.zeros(n)) - mean) * scale + beta
+    return {name: x.astype(np.float32) for name, x in made.items()}
+
+
+def model(folder: Path, name: str, exporter: str, tensors: dict[str, NDArray], epsilon: float = 1e-5) -> Path:
+    node1, kernel1, bias1, node2, kernel2, bias2 = NAMES[exporter]
+    table = {"NODE1": f'"{node1}"', "KERNEL1": kernel1, "BIAS1": bias1, "NODE2": f'"{node2}"', "KERNEL2": kernel2}
+    text = TEXT
+    for word, new in (table | {"BIAS2": bias2}).items():
+        text = text.replace(word, new)
+    w = folded(tensors, epsilon)
+    own = {name: w[name] for name in ("block.conv3.weight", "block.conv3.bias", "fc.weight", "fc.bias")}
+    own |= {kernel1: w["block.conv1.weight"], bias1: w["block.conv1.bias"]}
+    own |= {kernel2: w["block.up.0.weight"], bias2: w["block.up.0.bias"]}
+    return tiny.save(tiny.model(text, own), folder, name)
+
+
+def outputs(path: Path) -> NDArray:
+    (y,) = Session(path).run({"x": normal(2, 4, 9, 9, seed=50)})
+    return y
+
+
+@pytest.mark.parametrize("exporter", NAMES)
+@pytest.mark.parametrize(("near", "epsilon"), [(0.0, 1e-5), (0.05, 1e-5), (0.05, 1e-3)])
+def test_the_checkpoints_batchnorms_are_folded_too(tmp_path: Path, exporter: str, near: float, epsilon: float) -> None:
+    own = model(tmp_path, "own.onnx", exporter, checkpoint(), epsilon)
+    new = checkpoint(near=near)
+    path = tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    done = import_weights(own, path, tmp_path / "q.onnx")
+    assert set(done.match.constants) == set(new) and not done.match.unused and not done.match.misfits
+    wanted = outputs(model(tmp_path, "wanted.onnx", exporter, new, epsilon))
+    np.testing.assert_allclose(outputs(done.output), wanted, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("exporter", NAMES)
+def test_kernels_of_other_numbers_stay(tmp_path: Path, exporter: str) -> None:
+    """Which BatchNorm is in which kernel only the model's numbers tell."""
+    own, new = model(tmp_path, "own.onnx", exporter, checkpoint()), checkpoint(seed=20)
+    new = {name: x for name, x in new.items() if not name.startswith("bn.")}
+    path = tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    with pytest.raises(BadModel, match=r"the BatchNorms block\.bn1, block\.up\.1 go nowhere: .*optimize=False"):
+        import_weights(own, path, tmp_path / "q.onnx")
+    done = import_weights(own, path, tmp_path / "q.onnx", options=ImportOptions(partial=True))
+    assert done.match.constants == ["fc.weight", "fc.bias"]
+
+
+def test_modules_that_the_model_lacks_are_left_over(tmp_path: Path) -> None:
+    """Heads for training alone, which exporters leave out; statistics that are constants of the model are none such."""
+    text = """g (float[N,4,9,9] x) => (float[N,6,7,7] y) {
+        a = Conv(x, "conv.weight")
+        y = BatchNormalization(a, "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
+    }"""
+    own = {"conv.weight": normal(6, 4, 3, 3)}
+    own |= {f"bn.{part}": np.ones(6, np.float32) for part in ("weight", "bias", "running_mean", "running_var")}
+    new = {name: x + normal(*x.shape, seed=3) ** 2 for name, x in own.items()}
+    extra = {f"aux.1.{part}": np.ones(6, np.float32) for part in ("running_mean", "running_var")}
+    path = tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in (new | extra).items()), replace=True)
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx")
+    wanted = outputs(tiny.save(tiny.model(text, new), tmp_path, "wanted.onnx"))
+    np.testing.assert_allclose(outputs(done.output), wanted, atol=1e-5)
+    assert sorted(done.match.unused) == sorted(extra)
