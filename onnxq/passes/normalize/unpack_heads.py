@@ -12,6 +12,8 @@ from onnxq.model.graph import Names
 
 #: The axis of [images, rows, parts, heads, numbers] that tells parts.
 _PARTS = 2
+#: From here on a Split reads the sizes of parts.
+SPLIT_BY_INPUT = 13
 
 
 class UnpackHeads(ir.passes.InPlacePass):
@@ -21,11 +23,13 @@ class UnpackHeads(ir.passes.InPlacePass):
     1. The shape is constant, its first two sizes are those of x, and the others divide the columns of x.
     2. All that reads the Reshape, or the Transpose behind it, takes one part and leaves no dimension for it.
 
-    Planners and regions know attention of four dimensions; nothing is computed otherwise.
+    Planners and regions know attention of four dimensions; nothing is computed otherwise. Older models stay, as their
+    Split is another.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [node for node in graph.nodes(model) if _shape(node) is not None]
+        is_new = graph.opset(model) >= SPLIT_BY_INPUT
+        found = [node for node in graph.nodes(model) if is_new and _shape(node) is not None]
         sizes, names = sizes_of(model) if found else None, Names(model)
         made = [_unpacked(node, sizes.of(node.inputs[0]), names) for node in found if sizes is not None]
         return ir.passes.PassResult(model, modified=any(made))
