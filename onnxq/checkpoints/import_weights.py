@@ -23,6 +23,7 @@ from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
 from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain
 from onnxq.checkpoints.matching.match import Match, Matched
+from onnxq.checkpoints.matching.names import dotted
 from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
@@ -187,7 +188,8 @@ def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], ap
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
     apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
-    return plain.replace_constants(model, tensors, aliases, apart, doubtful)
+    names = {alias for layer in layers for alias in (dotted(layer.name), *map(dotted, layer.aliases))}
+    return plain.replace_constants(model, tensors, aliases, apart, doubtful, names)
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:

@@ -187,6 +187,6 @@ def _leave(done: Folded, kernels: list[_Kernel], norms: list[str], tensors: Mapp
     if lost:
         more = f" and {len(lost) - MOST} others" if len(lost) > MOST else ""
         done.misfits.append(
-            f"the BatchNorms {', '.join(lost[:MOST])}{more} go nowhere: the model has them folded into kernels that "
-            "are not like the checkpoint's; export it with them (torch.onnx.export: dynamo=True, optimize=False)"
+            f"the BatchNorms {', '.join(lost[:MOST])}{more} go nowhere: the model has them folded into kernels "
+            "that are not like the checkpoint's; export it with them (torch.onnx.export: dynamo=True, optimize=False)"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.checkpoints.matching import ties
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.errors import BadModel
 from onnxq.formats.kinds import arguments
@@ -21,17 +22,20 @@ def replace_constants(
     aliases: Mapping[str, str],
     apart: Collection[str],
     is_doubtful: Callable[[str], bool],
+    layers: Collection[str] = (),
 ) -> list[str]:
     """Give constants of floats the numbers of tensors; the names of those that were given some.
 
     A tensor of another name, by `aliases` or by an end with a number in it (`0.attn_norm.weight`), is taken where its
     numbers are like those of the constant, or that is blank: converters change some, and models name others alike.
+    Copies of a constant, and the transpose that a head of a tied table reads, get what it gets.
 
     Args:
         tensors: of the checkpoint.
         aliases: tensors by other names that they are known by.
         apart: tensors that are parts of something else.
         is_doubtful: whether a tensor may lie another way than the constant of its name: it has to be like it, too.
+        layers: names of what belongs to products, dotted.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
@@ -43,6 +47,7 @@ def replace_constants(
         for name, value in owner.initializers.items()
         if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
+    given_to: dict[str, ir.TensorProtocol] = {}
     same_ends = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
     for name, value in constants.items():
         tensor = graph.constant(value)
@@ -55,7 +60,9 @@ def replace_constants(
         made = _lazy(tensors, source, tensor, name)
         if (source == name and not is_doubtful(source)) or _is_like(tensor, made):
             value.const_value = made
+            given_to[name] = tensor
             found.append(source)
+    ties.follow(constants, given_to, layers)
     return found
 
 

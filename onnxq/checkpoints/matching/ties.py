@@ -1,0 +1,80 @@
+"""Constants that are another one's copy or transpose: what a checkpoint has once, as the table and the head that is tied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.checkpoints.matching.names import names_of
+from onnxq.model import graph
+from onnxq.model.weights import MIN_ELEMENTS, Weight, weights_of
+
+
+def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProtocol], layers: Collection[str]) -> None:
+    """Give copies and transposes of constants that have new numbers the same ones.
+
+    Where the model has no numbers of its own, it is the only product of a table's transposed shape that is its head.
+
+    Args:
+        before: what constants that have new numbers were, by name.
+        layers: names of what belongs to products, dotted: a product that is called so is no copy.
+    """
+    rest = [value for name, value in constants.items() if name not in before]
+    for name, old in before.items():
+        if old.size < MIN_ELEMENTS:
+            continue
+        shape, new = tuple(old.shape.numpy()), constants[name].const_value
+        assert new is not None
+        same, turned = (
+            [x for x in rest if (own := x.const_value) is not None and own.dtype == old.dtype and _shape(own) == wanted]
+            for wanted in (shape, shape[::-1] if len(shape) == 2 else None)
+        )
+        if not same and not turned:
+            continue
+        if not _is_blank(old):
+            copies = [value for value in same if _is_copy(value, old, turned=False)]
+            heads = [value for value in turned if value not in copies and _is_copy(value, old, turned=True)]
+        else:
+            copies, heads = [], _heads(constants[name], turned, layers)
+        for value in copies:
+            value.const_value = graph.lazily(new, lambda w: w)
+        for value in heads:
+            value.const_value = graph.lazily(new, lambda w: w.T, shape=shape[::-1])
+        for value in (*copies, *heads):
+            value.const_value.name = value.name
+            rest.remove(value)
+
+
+def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    return tuple(tensor.shape.numpy())
+
+
+def _is_blank(tensor: ir.TensorProtocol) -> bool:
+    return not np.ptp(tensor.numpy().astype(np.float32))
+
+
+def _is_copy(value: ir.Value, old: ir.TensorProtocol, *, turned: bool) -> bool:
+    assert value.const_value is not None
+    a, b = value.const_value.numpy(), old.numpy().T if turned else old.numpy()
+    return np.array_equal(a[0], b[0]) and np.array_equal(a, b)
+
+
+def _heads(table: ir.Value, turned: list[ir.Value], layers: Collection[str]) -> list[ir.Value]:
+    """The blank matrix that a product reads in a table's place, if there is one, and no layer is called like it."""
+    if not any(graph.is_op(use.node, "Gather") and use.idx == 0 for use in table.uses()):
+        return []
+    read = [(value, [w for use in value.uses() for w in _products(use.node, value)]) for value in turned]
+    matrices = [(value, weights) for value, weights in read if weights and _is_blank(weights[0].tensor)]
+    if len(matrices) != 1:
+        return []
+    ((value, weights),) = matrices
+    names = {name for weight in weights for name in names_of(weight)}
+    return [] if names & set(layers) else [value]
+
+
+def _products(node: ir.Node, value: ir.Value) -> list[Weight]:
+    if not graph.is_op(node, "MatMul", "Gemm"):
+        return []
+    return [w for w in weights_of(node, least=1) if w.value is value and w.role.index == 1]
