@@ -1,4 +1,4 @@
-"""Constants that are another one's copy or transpose: what a checkpoint has once, as the table and the head that is tied."""
+"""Constants that are another one's copy or transpose: what a checkpoint has once, as a table and the tied head."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProt
             heads = [value for value in turned if value not in copies and _is_copy(value, old, turned=True)]
         else:
             copies, heads = [], _heads(constants[name], turned, layers)
-        for value in copies:
-            value.const_value = graph.lazily(new, lambda w: w)
-        for value in heads:
-            value.const_value = graph.lazily(new, lambda w: w.T, shape=shape[::-1])
-        for value in (*copies, *heads):
-            value.const_value.name = value.name
+        made = [(value, graph.lazily(new, lambda w: w)) for value in copies]
+        made += [(value, graph.lazily(new, lambda w: w.T, shape=shape[::-1])) for value in heads]
+        for value, tensor in made:
+            value.const_value, tensor.name = tensor, value.name
             rest.remove(value)
 
 
