@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -10,7 +12,7 @@ from tiny import normal
 
 from onnxq.model import graph
 from onnxq.model.dims.dimensions import add, sizes_of
-from onnxq.model.dims.known import Least, Sizes
+from onnxq.model.dims.known import Dim, Dims, Least, Sizes
 from onnxq.model.types import infer_types, types_of
 from onnxq.passes.fold_shapes import FoldShapes
 
@@ -34,6 +36,8 @@ CONSTANTS = {
     "token": normal(1, 1, 4),
     "table3": normal(1, 1, 4),
     "both": np.array([0, 1]),
+    "square": normal(9, 9),
+    "matrix": normal(4, 4),
 }
 #: Of x [n, 4, h, v] and r [n, t, 4]; by what it is about.
 BODIES = {
@@ -62,16 +66,28 @@ BODIES = {
 }
 
 
+def _used(body: str) -> dict[str, np.ndarray]:
+    return {name: value for name, value in CONSTANTS.items() if any(f"{name}{end}" in body for end in ",)")}
+
+
 def _model(word: str) -> tuple[ir.Model, list[str]]:
     body = BODIES[word]
-    used = {name: value for name, value in CONSTANTS.items() if any(f"{name}{end}" in body for end in ",)")}
     text = f"g (float[n, 4, h, v] x, float[n, t, 4] r, bool[n, t, 4] q) => (float[] y) {{ {body} }}"
-    made = tiny.read(tiny.model(text, used))
+    made = tiny.read(tiny.model(text, _used(body)))
     names = [out.name or "" for node in made.graph for out in node.outputs]
     made.graph.outputs[:] = [out for node in made.graph for out in node.outputs]
     for out in made.graph.outputs:
         out.shape = None
     return made, names
+
+
+def _are_right(claims: Dims, found: Iterable[int], values: dict[str, np.ndarray]) -> bool:
+    def size_of(claim: Dim) -> int:
+        if isinstance(claim, Least):
+            return min(claim.most, size_of(claim.of))
+        return claim if isinstance(claim, int) else values[str(claim[0].name)].shape[claim[1]]
+
+    return list(map(size_of, claims)) == list(found)
 
 
 @pytest.mark.parametrize("word", BODIES)
@@ -87,22 +103,15 @@ def test_what_is_said_holds_for_all_sizes(word: str) -> None:
         feed = {"x": normal(n, 4, h, v), "r": normal(n, t, 4), "q": normal(n, t, 4) > 0}
         values = dict(feed) | dict(zip(names, tiny.evaluate(made, **feed), strict=True))
 
-        def is_right(claim: object, size: int) -> bool:
-            if isinstance(claim, Least):
-                return size == min(claim.most, values[str(claim.of[0].name)].shape[claim.of[1]])  # noqa: B023
-            if isinstance(claim, tuple):
-                return size == values[claim[0].name].shape[claim[1]]  # noqa: B023
-            return size == claim
-
         for name, out in outputs.items():
             found, elements = sizes.dims.get(out), sizes.elements.get(out)
             if found is not None:
                 shape = values[name].shape
                 assert len(shape) == len(found), name
-                assert all(map(is_right, found, shape)), (name, found, shape)
+                assert _are_right(found, shape, values), (name, found, shape)
                 said += len(found)
             if elements is not None:
-                assert all(map(is_right, elements.sizes, values[name].reshape(-1))), (name, elements)
+                assert _are_right(elements.sizes, values[name].reshape(-1), values), (name, elements)
                 assert (values[name].ndim == 0) == elements.is_scalar
                 said += len(elements.sizes)
     assert said > 3
@@ -120,6 +129,40 @@ def test_masks_are_repeated_only_where_all_inputs_are_of_one_batch(images: str, 
     made = tiny.read(tiny.model(text, used))
     FoldShapes()(made)
     assert (graph.constant(tiny.find(made, "Reshape").inputs[1]) is not None) == folds
+
+
+#: Scores p of x [n, t, 4] and r [n, u, 4], to be repeated for a mask j where u is 1; by what is 1 of them.
+OF_ONE = {
+    "an image": """g = Slice(table9, first, l, one)  k = Transpose<perm = [0, 2, 1]>(g)  p = MatMul(g, k)
+                   d = ReduceMean<axes = [2]>(x)  j = Transpose<perm = [0, 2, 1]>(d)""",
+    "an image, masks of heads": """g = Slice(table9, first, l, one)  k = Transpose<perm = [0, 2, 1]>(g)
+                                   p = MatMul(g, k)  d = ReduceMean<axes = [2]>(x)  j = Unsqueeze(d, last)""",
+    "a query": """q = ReduceMean<axes = [1]>(x)  k = Transpose<perm = [0, 2, 1]>(x)  p = MatMul(q, k)
+                  d = Slice(square, first, l, first)  j = Slice(d, first, l, one)""",
+    "the last query": """q = Slice(x, last, huge, one)  k = Transpose<perm = [0, 2, 1]>(x)  p = MatMul(q, k)
+                         d = Slice(square, first, l, first)  j = Slice(d, first, l, one)""",
+    "what is no product of two": "p = MatMul(r, matrix)  j = MatMul(x, matrix)",
+}
+
+
+@pytest.mark.parametrize("joins", ["a = Add(p, j)", "z = Cast<to = 9>(j)  a = Where(z, j, p)"])
+@pytest.mark.parametrize("word", OF_ONE)
+def test_scores_of_one_are_repeated_for_masks(word: str, joins: str) -> None:
+    body = f"""s = Shape(x)  l = Gather(s, one)  {OF_ONE[word]}  {joins}  e = Softmax(a)
+               f = Shape(e)  h = Slice(f, first, two, first)  c = Concat<axis = 0>(h, last)  y = Reshape(e, c)"""
+    text = f"g (float[n, t, 4] x, float[n, u, 4] r) => (float[] y) {{ {body} }}"
+    model = tiny.model(text, _used(body))
+    made, folded = tiny.read(model), tiny.read(model)
+    FoldShapes()(folded)
+    a = tiny.find(made, "Softmax").inputs[0]
+    assert a is not None
+    dims = sizes_of(made).of(a)
+    made.graph.outputs.append(a)
+    feed = {"x": normal(3, 5, 4), "r": normal(3, 1, 4)}
+    y, added = tiny.evaluate(made, **feed)
+    assert dims is not None
+    assert _are_right(dims, added.shape, feed | {"a": added})
+    np.testing.assert_array_equal(tiny.evaluate(folded, **feed)[0], y)
 
 
 def test_scores_that_numbers_say_are_repeated_are() -> None:

@@ -39,17 +39,17 @@ def sizes_of(model: ir.Model) -> Sizes:
 
 def begun(model: ir.Model) -> Sizes:
     """What the inputs declare."""
-    sizes = Sizes(is_one_batch=_is_one_batch(model.graph))
+    sizes = Sizes(of_one_batch=_of_one_batch(model.graph))
     for subgraph in graph.graphs(model):
         sizes.add_inputs(subgraph, are_required=subgraph is model.graph)
     return sizes
 
 
-def _is_one_batch(main: ir.Graph) -> bool:
-    given = [value.shape for value in main.inputs if not value.is_initializer()]
-    first = {None if shape is None or not len(shape) else shape[0] for shape in given}
+def _of_one_batch(main: ir.Graph) -> frozenset[ir.Value]:
+    given = [value for value in main.inputs if not value.is_initializer()]
+    first = {None if value.shape is None or not len(value.shape) else value.shape[0] for value in given}
     names = {dim if isinstance(dim, int) or dim is None else dim.value for dim in first}
-    return len(given) == 1 or (len(names) == 1 and None not in names)
+    return frozenset(given if len(given) == 1 or (len(names) == 1 and None not in names) else ())
 
 
 def add(node: ir.Node, sizes: Sizes) -> None:
@@ -100,18 +100,18 @@ def _broadcast(node: ir.Node, sizes: Sizes) -> Dims | None:
     known = [dims for dims in found if dims is not None]
     if not known or len(known) != len(found):
         return None
-    scores, together = sizes.of(_scores(node, sizes)), _together(known, node)
-    if scores is None or not all(_may_repeat(dims, scores) for dims in known):
-        return together
-    # One row of scores, or those of one image, are repeated for a mask of several: only what may be larger is theirs.
-    return tuple(other if size == 1 else size for size, other in zip(scores, together, strict=True))
+    made, scores = _together(known, node), sizes.of(_scores(node, sizes))
+    if scores is None or len(scores) != len(made):
+        return made
+    pairs = enumerate(zip(made, scores, strict=True))
+    return tuple(own if dim == _new(node, axis) and _is_given(own, sizes) else dim for axis, (dim, own) in pairs)
 
 
 def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
     """The product that a mask is added to, or put in the place of, in front of a Softmax, where all inputs are
     declared as of one number of images. It is the mask that is repeated then, never the scores of one image for masks
-    of several; by numbers it may be another way round (`_may_repeat`)."""
-    if not sizes.is_one_batch:
+    of several, along axes that nothing else is known of and that are an input's (`_is_given`)."""
+    if not sizes.of_one_batch:
         return None
     if node.op_type not in ("Add", "Where") or not graph.is_op(graph.only_consumer(node.outputs[0]), "Softmax"):
         return None
@@ -119,17 +119,15 @@ def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
         made = None if value is None else value.producer()
         while made is not None and graph.is_op(made, "Mul", "Div") and made.inputs[0] is not None:
             made = made.inputs[0].producer()
-        if made is not None and graph.is_op(made, "MatMul"):
+        if made is not None and graph.is_op(made, "MatMul") and graph.constant(made.inputs[1]) is None:
             return value
     return None
 
 
-def _may_repeat(mask: Dims, scores: Dims) -> bool:
-    """Whether no number says that scores are repeated for a mask."""
-    if len(mask) > len(scores):
-        return False
-    pairs = zip(mask, scores[len(scores) - len(mask) :], strict=True)
-    return all(not isinstance(own, int) or own in (1, size) for own, size in pairs)
+def _is_given(size: Dim, sizes: Sizes) -> bool:
+    """Whether it is as long as the caller makes it. Others may be 1 whatever is given, as of queries that are one row
+    of a table: such scores are what is repeated."""
+    return isinstance(size, tuple) and size[0] in sizes.of_one_batch
 
 
 def _matmul(node: ir.Node, sizes: Sizes) -> Dims | None:

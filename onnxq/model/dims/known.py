@@ -46,8 +46,8 @@ class Sizes:
 
     dims: dict[ir.Value, Dims] = field(default_factory=dict)
     elements: dict[ir.Value, Elements] = field(default_factory=dict)
-    #: Whether the first dimension of all inputs of the model is declared as the same.
-    is_one_batch: bool = False
+    #: The inputs of the model, where the first dimension of all is declared as the same; else none.
+    of_one_batch: frozenset[ir.Value] = frozenset()
 
     def of(self, value: ir.Value | None) -> Dims | None:
         if value is None:
