@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.dims.elements import elements_of
+from onnxq.model.dims.elements import axes_of, elements_of
 from onnxq.model.dims.known import Dim, Dims, Least, Sizes
 
 _ALIKE = frozenset(
@@ -267,7 +267,7 @@ def _split(node: ir.Node, sizes: Sizes) -> None:
 
 def _reduced(node: ir.Node, sizes: Sizes) -> Dims | None:
     dims = sizes.of(node.inputs[0])
-    axes = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+    axes = axes_of(node, sizes)
     if dims is None or not axes or any(not -len(dims) <= axis < len(dims) for axis in axes):
         return None
     gone = {axis % len(dims) for axis in axes}
@@ -278,7 +278,7 @@ def _reduced(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 def _unsqueezed(node: ir.Node, sizes: Sizes) -> Dims | None:
     dims = sizes.of(node.inputs[0])
-    axes = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+    axes = axes_of(node, sizes)
     if dims is None or not axes:
         return None
     rank = len(dims) + len(axes) if node.op_type == "Unsqueeze" else len(dims)

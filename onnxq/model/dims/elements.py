@@ -17,6 +17,12 @@ def elements_of(node: ir.Node, sizes: Sizes) -> Elements | None:
     return None if found is None or len(found.sizes) > MOST else found
 
 
+def axes_of(node: ir.Node, sizes: Sizes) -> list[int] | None:
+    """Of a Squeeze, an Unsqueeze or a sum, given as an input or, in older files, as an attribute; None where they are
+    computed."""
+    return sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
+
+
 def _shape(node: ir.Node, sizes: Sizes) -> Elements | None:
     dims = sizes.of(node.inputs[0])
     if dims is None:
@@ -53,7 +59,7 @@ def _joined(node: ir.Node, sizes: Sizes) -> Elements | None:
 
 
 def _as_they_are(node: ir.Node, sizes: Sizes) -> Elements | None:
-    """Of one element each, whatever becomes of its dimensions; Cast and Identity leave those too."""
+    """The same ones, with one dimension or none; Cast and Identity leave those too."""
     of = sizes.elements_of(node.inputs[0])
     if of is None:
         return None
@@ -64,8 +70,7 @@ def _as_they_are(node: ir.Node, sizes: Sizes) -> Elements | None:
     if node.op_type == "Squeeze":
         return Elements(of.sizes, True, of.dtype) if len(of.sizes) == 1 else None
     if node.op_type == "Unsqueeze":
-        given = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes.get_ints("axes", []))
-        return Elements(of.sizes, False, of.dtype) if of.is_scalar and given is not None and len(given) == 1 else None
+        return Elements(of.sizes, False, of.dtype) if of.is_scalar and len(axes_of(node, sizes) or ()) == 1 else None
     shape = sizes.numbers(node.inputs[1]) if len(node.inputs) > 1 else None
     if shape == [-1] and not of.is_scalar:
         return of
