@@ -36,7 +36,6 @@ CONSTANTS = {
     "table9": normal(1, 9, 4),
     "token": normal(1, 1, 4),
     "table3": normal(1, 1, 4),
-    "both": np.array([0, 1]),
     "square": normal(9, 9),
     "matrix": normal(4, 4),
 }
@@ -176,24 +175,6 @@ def test_scores_that_numbers_say_are_repeated_are() -> None:
     made = tiny.read(tiny.model(text, used))
     sizes = sizes_of(made)
     assert sizes.of(made.graph.outputs[0]) == (4, 3, 3)
-
-
-#: What hides rows of scores that are of one image, or of one row: it is scores that are repeated then.
-ONES = {
-    "one image": ("[n, t, 4] x, float[n, t] hides", "p = MatMul(small, turned)  h = Unsqueeze(hides, one)"),
-    "one row": ("[n, 3, 4] x, float[n, u, 3] h", "k = Transpose<perm = [0, 2, 1]>(x)  p = MatMul(query, k)"),
-}
-
-
-@pytest.mark.parametrize("word", ONES)
-def test_scores_of_one_are_repeated_for_masks(word: str) -> None:
-    inputs, body = ONES[word]
-    constants = {"small": normal(1, 3, 4), "turned": normal(1, 4, 3), "query": normal(1, 1, 4), "one": np.array([1])}
-    used = {name: each for name, each in constants.items() if name in body}
-    made = tiny.read(tiny.model(f"g (float{inputs}) => (float[] y) {{ {body}  a = Add(p, h)  y = Softmax(a) }}", used))
-    found = sizes_of(made).of(made.graph.outputs[0])
-    x = made.graph.inputs[1]
-    assert found is not None and found[0 if word == "one image" else 1] == (x, 0 if word == "one image" else 1)
 
 
 #: Of a and b, whose second axes are as long as somebody says when the model runs.

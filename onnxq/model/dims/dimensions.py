@@ -169,21 +169,11 @@ def _reshaped(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 
 def _expanded(node: ir.Node, sizes: Sizes) -> Dims | None:
-    """What is asked for is the size that is there, or one of both is 1."""
+    """A tensor is repeated for what is asked for, or what is asked for is less than that."""
     dims, asked = sizes.of(node.inputs[0]), sizes.elements_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    if dims is None or asked is None or asked.is_scalar:
+    if dims is None or asked is None or asked.is_scalar or any(isinstance(s, int) and s < 1 for s in asked.sizes):
         return None
-    rank = max(len(dims), len(asked.sizes))
-    pairs = zip((1,) * (rank - len(dims)) + dims, (1,) * (rank - len(asked.sizes)) + asked.sizes, strict=True)
-    made: list[Dim] = []
-    for axis, (own, size) in enumerate(pairs):
-        if size in (1, own) or (isinstance(own, int) and own != 1 and not isinstance(size, int)):
-            made.append(own)
-        elif own == 1 or (isinstance(size, int) and size > 1 and not isinstance(own, int)):
-            made.append(size)
-        else:
-            made.append(_new(node, axis))
-    return tuple(made)
+    return _together([dims, asked.sizes], node)
 
 
 def left_of(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim | None:
