@@ -21,7 +21,7 @@ from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain
+from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, ties
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted
 from onnxq.checkpoints.matching.put import Placing
@@ -143,6 +143,7 @@ def import_weights(
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
+    ties.part(loaded, tensors)
     folded = batchnorms.fold(loaded, tensors)
     layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
     constants = folded.placed + _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld})

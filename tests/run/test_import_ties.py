@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from tiny import normal
 
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -66,3 +68,65 @@ def test_the_head_of_a_blank_model_is_the_tied_table(tmp_path: Path, has_head: b
     (y,) = Session(done.output).run({"i": np.arange(48)})
     head = tensors["lm_head.weight" if has_head else "embed.weight"]
     np.testing.assert_allclose(y, tensors["embed.weight"] @ tensors["up.weight"].T @ head.T, atol=1e-5)
+
+
+ONCE = """g (float[M,24] x) => (float[M,24] y) {
+    ["/q/MatMul"] a = MatMul(x, "onnx::1")  b = Tanh(a)
+    ["/q_1/MatMul"] c = MatMul(b, "onnx::2")  d = Tanh(c)
+    ["/q_2/MatMul"] e = MatMul(d, "onnx::3")  f = Tanh(e)
+    ["/r/MatMul"] y = MatMul(f, "onnx::4")
+}"""
+
+
+@pytest.mark.parametrize("is_once", [True, False])
+@pytest.mark.parametrize("word", ["float", "int4"])
+def test_a_module_that_runs_several_times_is_one_layer(tmp_path: Path, is_once: bool, word: str) -> None:
+    """As in ALBERT: whether the model has one constant or a copy for each, and the file has the weight once."""
+    q, r = normal(24, 24), normal(24, 24, seed=1)
+    text = ONCE.replace("onnx::2", "onnx::1").replace("onnx::3", "onnx::1") if is_once else ONCE
+    own = {"onnx::1": q, "onnx::4": r} | ({} if is_once else {"onnx::2": q.copy(), "onnx::3": q.copy()})
+    new = {"q.weight": normal(24, 24, seed=2), "r.weight": normal(24, 24, seed=3)}
+    if word == "float":
+        path, unpacked = save(tmp_path / "w.safetensors", new), new
+    else:
+        rng = np.random.default_rng(0)
+        scales = rng.uniform(0.01, 0.05, (24, 3)).astype(np.float16)
+        layers = {name: Linear4Bit.new(rng.integers(0, 256, (24, 12), np.uint8), scales, 8) for name in "qr"}
+        unpacked = {f"{name}.weight": layer.unpack() for name, layer in layers.items()}
+        path = tmp_path / "w.npz"
+        save_layers(path, layers)
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx", options=EXACT)
+    assert not done.match.missing and done.match.prefixes["/q_2/MatMul"] == "q"
+    assert done.match.proposed["/q_1/MatMul"] == "by its weight, that of '/q/MatMul'"
+    x = wanted = normal(3, 24, seed=4)
+    for _ in range(3):
+        wanted = np.tanh(wanted @ unpacked["q.weight"].T)
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, wanted @ unpacked["r.weight"].T, atol=1e-5)
+    sizes = [np.prod(tensor.dims) for tensor in onnx.load(done.output).graph.initializer]
+    assert sum(size >= 24 * 24 // 2 for size in sizes) == 2
+
+
+def test_blank_products_are_not_taken_for_one(tmp_path: Path) -> None:
+    """Their weights are all zero, and so the same."""
+    zero = {f"onnx::{i}": np.zeros((24, 24), np.float32) for i in range(1, 5)}
+    model = tiny.save(tiny.model(ONCE, zero), tmp_path)
+    new = {"q.weight": normal(24, 24, seed=2), "r.weight": normal(24, 24, seed=3)}
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")
+    assert done.match.missing == ["/q_1/MatMul", "/q_2/MatMul"]
+
+
+def test_copies_that_an_exporter_keeps_once_get_their_own_numbers(tmp_path: Path) -> None:
+    """Before training norms are equal; torch's exporter keeps one and makes the others Identity of it."""
+    text = """g (float[M,24] x) => (float[M,24] y) {
+        "n2.weight" = Identity("n1.weight")  a = Mul(x, "n1.weight")  b = Mul(a, "n2.weight")
+        ["/q/MatMul"] y = MatMul(b, "onnx::1")
+    }"""
+    own = {"n1.weight": np.ones(24, np.float32), "onnx::1": normal(24, 24)}
+    new = {"n1.weight": normal(24, seed=1), "n2.weight": normal(24, seed=2), "q.weight": normal(24, 24, seed=3)}
+    path = save(tmp_path / "w.safetensors", new)
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx")
+    assert not done.match.unused
+    x = normal(3, 24, seed=4)
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, (x * new["n1.weight"] * new["n2.weight"]) @ new["q.weight"].T, rtol=1e-4, atol=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,7 +81,8 @@ def put_in(
 
     A layer belongs to a product if its name is that of the node, of its weight, or of the constant its weight was made
     from, slashes read as dots, without `.weight`, `/MatMul` and `/Gemm` at the end. A layer without a name is that of
-    the only product. What is left is proposed by `structure.py`, and taken if the numbers are alike.
+    the only product. What is left is proposed by `structure.py`, and taken if the numbers are alike. Last come products
+    of a weight that another one with a layer reads too.
 
     Args:
         way: one of `WAYS`.
@@ -107,6 +108,7 @@ def put_in(
         else:
             rest.append(layer)
     rest = _propose(work, rest, free, way) if way != "names" and free else rest
+    _join(work, [weight for weight in free if weight.node.name not in work.match.prefixes])
     for layer in rest:
         work.leave(layer)
     match = work.match
@@ -124,6 +126,9 @@ class _Work:
         self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
         self.names = Names(model)
         self.orders = Orders(self.names)
+        self.done: list[tuple[Layer, Weight, NDArray[np.int64] | None]] = []
+        #: Constants by what they hold, and how: nodes that read the same share one.
+        self.made: dict[Hashable, ir.Value] = {}
         #: Names of layers whose tensors are accounted for.
         self.used: set[str] = set()
 
@@ -138,6 +143,7 @@ class _Work:
         for weight in weights:
             try:
                 self._put(weight, layer, stored, rows)
+                self.done.append((layer, weight, rows))
             except BadModel as error:
                 self.match.misfits.append(str(error))
 
@@ -158,10 +164,11 @@ class _Work:
     def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
         n, k = _sizes(weight)
-        is_there = stored.is_float and source in self.placed
+        is_there, is_turned = stored.is_float and source in self.placed, False
         if stored.is_float and not is_there:
             given, stored = stored, _lying_right(weight, stored)
-            if n == k and stored is not given and source not in self.match.turned:
+            is_turned = stored is not given
+            if n == k and is_turned and source not in self.match.turned:
                 self.match.turned.append(source)
         if stored.shape != (n, k) and not is_there:
             raise BadModel(
@@ -185,10 +192,22 @@ class _Work:
             tensor = put.given(weight, stored, form, rows)
         if order is not None and form is not None:
             self.orders.gather(node, order)
-        assert isinstance(weight.value.graph, ir.Graph)
+        owner = weight.value.graph
+        assert isinstance(owner, ir.Graph)
         if not is_there:
-            new = graph.add_constant(weight.value.graph, self.names.fresh(f"{layer.name or name}.weight"), tensor)
-            node.replace_input_with(weight.role.index, new)
+            kept = (
+                layer.name,
+                id(owner),
+                weight.role,
+                tensor.dtype,
+                weight.shape,
+                is_turned,
+                choice.method,
+                choice.label,
+            )
+            if kept not in self.made:
+                self.made[kept] = graph.add_constant(owner, self.names.fresh(f"{layer.name or name}.weight"), tensor)
+            node.replace_input_with(weight.role.index, self.made[kept])
         self.choices[name] = choice
         self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name
         self.match.formats[name] = choice.format or "float"
@@ -238,6 +257,37 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
             if weight.node.name in work.match.prefixes:
                 work.match.proposed[weight.node.name or ""] = one_line(told)
     return [layer for i, layer in enumerate(layers) if i not in done]
+
+
+def _join(work: _Work, free: Sequence[Weight]) -> None:
+    """Let products read the layer that others of the same weight were given: modules that run several times.
+
+    Weights without numbers of their own are all the same, and tell nothing.
+    """
+    sizes = {_sizes(weight) for weight in free}
+    given: dict[bytes, list[tuple[Layer, Weight, NDArray[np.int64] | None]]] = {}
+    for each in work.done:
+        if _sizes(each[1]) in sizes:
+            given.setdefault(_first_row(each[1]), []).append(each)
+    for weight in free if given else ():
+        known = given.get(_first_row(weight), [])
+        same = {layer.name: (layer, w, rows) for layer, w, rows in known if _is_same(weight, w)}
+        if len(same) == 1:
+            ((layer, other, rows),) = same.values()
+            work.put_all(layer, [weight], rows)
+            if weight.node.name in work.match.prefixes:
+                work.match.proposed[weight.node.name or ""] = one_line(f"by its weight, that of '{other.node.name}'")
+
+
+def _first_row(weight: Weight) -> bytes:
+    w = weight.tensor.numpy()
+    return bytes(np.ascontiguousarray(w[:, 0] if weight.role.contraction == 0 else w[0]).tobytes())
+
+
+def _is_same(a: Weight, b: Weight) -> bool:
+    x, y = a.tensor.numpy(), b.tensor.numpy()
+    is_turned = a.role.contraction != b.role.contraction
+    return x.dtype == y.dtype and np.array_equal(x, y.T if is_turned else y) and bool(np.ptp(x.astype(np.float32)))
 
 
 def _lying_right(weight: Weight, stored: Stored) -> Stored:

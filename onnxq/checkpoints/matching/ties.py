@@ -1,4 +1,4 @@
-"""Constants that are another one's copy or transpose: what a checkpoint has once, as a table and the tied head."""
+"""Constants that are another one's copy or transpose, which a checkpoint has once: a table and the head tied to it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,26 @@ def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProt
         made = [(value, graph.lazily(new, lambda w: w)) for value in copies]
         made += [(value, graph.lazily(new, lambda w: w.T, shape=shape[::-1])) for value in heads]
         for value, tensor in made:
-            value.const_value, tensor.name = tensor, value.name
+            tensor.name = value.name
+            value.const_value = tensor
             rest.remove(value)
+
+
+def part(model: ir.Model, tensors: Collection[str]) -> None:
+    """Make constants of copies of others by their names in the checkpoint: exporters keep equal ones once.
+
+    Before training all norms are, and biases; what torch's exporter leaves of each but one is an Identity of that.
+    """
+    for node in list(graph.nodes(model)):
+        tensor = graph.constant(node.inputs[0]) if graph.is_op(node, "Identity") else None
+        value = node.outputs[0]
+        if tensor is None or value.name not in tensors or value.is_graph_output():
+            continue
+        assert isinstance(node.graph, ir.Graph)
+        name, value.name = value.name or "", None
+        made = graph.add_constant(node.graph, name, graph.lazily(tensor, lambda w: w))
+        value.replace_all_uses_with(made)
+        node.graph.remove(node, safe=True)
 
 
 def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:
