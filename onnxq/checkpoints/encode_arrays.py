@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,7 @@ def write_weights(
     *,
     replace: bool = False,
     most: int | None = None,
+    products: Collection[str] = (),
     claim: Callable[[Path], None] = lambda path: None,
 ) -> list[Path]:
     """Write weights that are encoded already, and plain arrays, one at a time; the files, the last of which names all.
@@ -214,6 +215,7 @@ def write_weights(
         metadata: for `.gguf` what `write_gguf` takes, for `.safetensors` texts.
         replace: whether a file that is there is replaced.
         most: bytes of tensors in a `.safetensors` file; what is longer becomes several, with an index.
+        products: which arrays are matrices [outputs, inputs], for the table in `.safetensors` and `.npz`.
         claim: of each of several files, before any is moved: raises if it must not be written.
 
     Raises:
@@ -228,7 +230,7 @@ def write_weights(
         write_gguf(output, tensors, metadata, replace=replace)
         return [output]
     said = {key: str(value) for key, value in (metadata or {}).items()}
-    return _write_parts(output, tensors, said, replace, most=most, claim=claim)
+    return _write_parts(output, tensors, said, replace, most=most, products=products, claim=claim)
 
 
 def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], NDArray]]], *, replace: bool) -> int:
@@ -263,7 +265,8 @@ def _table(path: Path, stored: Mapping[str, NDArray]) -> dict[str, Any]:
 
 def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -> NDArray:
     try:
-        return own_file.weight_of(name, entry, stored).dequantize() if entry is not None else stored[name]
+        is_kept = entry is None or entry == own_file.PRODUCT
+        return stored[name] if is_kept else own_file.weight_of(name, entry, stored).dequantize()
     except (BadData, KeyError) as error:
         raise BadData(f"'{path}' is damaged: {first_line(error)}") from None
 
@@ -275,6 +278,7 @@ def _write_parts(
     replace: bool,
     format: Mapping[str, Any] | None = None,
     most: int | None = None,
+    products: Collection[str] = (),
     claim: Callable[[Path], None] = lambda path: None,
 ) -> list[Path]:
     """Arrays, and what `layouts.compact` makes of weights, one at a time; without metadata plain arrays.
@@ -282,6 +286,7 @@ def _write_parts(
     Args:
         format: what is said of each weight about its format; None: the format's word.
         most: bytes of a file of several; None: there is one.
+        products: arrays of which the table says that they are matrices of products.
         claim: of each of several files, before any is moved: raises if it must not be written.
     """
 
@@ -289,7 +294,7 @@ def _write_parts(
         for name, make in tensors:
             tensor = make()
             if not isinstance(tensor, QuantizedTensor):
-                yield {name: tensor}, {name: None}
+                yield {name: tensor}, {name: own_file.PRODUCT if name in products else None}
                 continue
             how, compact = tensor.granularity, layouts.compact(tensor)
             said = {**(format or {"format": tensor.format.name}), "shape": list(tensor.shape), "axis": how.axis}

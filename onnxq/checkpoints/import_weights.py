@@ -146,10 +146,11 @@ def import_weights(
     ties.part(loaded, tensors)
     folded = batchnorms.fold(loaded, tensors)
     layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
-    constants = folded.placed + _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld})
+    given = _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld})
+    constants = folded.placed + list(given.values())
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    found = match.put_in(loaded, tensors, layers, placing, how.match, constants)
+    found = match.put_in(loaded, tensors, layers, placing, how.match, {*constants, *given})
     told = found.match
     told.constants, told.misfits = constants, told.misfits + folded.misfits
     told.unused = [name for name in told.unused if name not in constants]
@@ -184,8 +185,8 @@ def _scheme(layers: Sequence[Layer]) -> str:
     return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
 
 
-def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str]) -> list[str]:
-    """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`."""
+def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str]) -> dict[str, str]:
+    """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`; which ones."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
     apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
     doubtful = functools.partial(gguf.may_lie_turned, tensors)

@@ -1,7 +1,8 @@
 """What our own files of weights say of themselves: of each array in which format, shape and granularity it is.
 
 In `.safetensors` the table is the metadata `onnxq`, in `.npz` the array `onnxq.json`. A weight NAME is what
-`layouts.compact` makes of it: NAME.codes, NAME.scales …; of an array that was kept the table says null.
+`layouts.compact` makes of it: NAME.codes, NAME.scales …; of an array that was kept the table says null, or `product`
+where it is a matrix [outputs, inputs] of a product, whatever way the model has it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from onnxq.files import limits, schemas
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
 TABLE, KEY = "onnxq.json", "onnxq"
+#: What the table says of an array that was kept and is a matrix of a product.
+PRODUCT = "product"
 
 
 def table_of(tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -110,11 +110,13 @@ def export_weights(
         except BadModel as error:
             said = (f"not of an architecture that llama.cpp runs: {error}",)
     environment.progress.start("writing")
-    rows: list[Row] = []
+    rows, matrices = list[Row](), set(products(loaded))
     made = [(name, functools.partial(_made, name, read, output.suffix, rows)) for name, read in tensors]
     guard = environment.guard
     about |= {"onnxq.version": __version__}
-    files = write_weights(output, made, about, replace=guard.force, most=shard_size, claim=guard.writes)
+    files = write_weights(
+        output, made, about, replace=guard.force, most=shard_size, products=matrices, claim=guard.writes
+    )
     return Exported(rows, said, tuple(files))
 
 
@@ -154,6 +156,8 @@ def _named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | N
         tensor, name = value.const_value, _name(value, weight)
         if tensor is None or tensor.dtype is ir.DataType.STRING:
             continue
+        if name in names and weight is not None and weight.node.name:  # a table, and the head that is its transpose
+            name = _by_node(weight)
         first, number = name, 1
         while name in names:
             number += 1
@@ -179,9 +183,13 @@ def _name(value: ir.Value, weight: Weight | None) -> str:
     name = str(value.meta.get(ORIGIN) or value.name)
     is_half = value.dtype in HALVES and name.endswith(f"_{value.dtype.name.lower()}")
     name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) or is_half else name
-    path = "" if weight is None else (weight.node.name or "").strip("/").replace("/", ".")
-    is_numbered = bool(_NUMBERED.match(name)) and "." in path
-    return f"{path.removesuffix(f'.{weight.node.op_type}')}.weight" if is_numbered and weight is not None else name
+    is_numbered = weight is not None and _NUMBERED.match(name) and "/" in (weight.node.name or "").strip("/")
+    return _by_node(weight) if is_numbered and weight is not None else name
+
+
+def _by_node(weight: Weight) -> str:
+    path = (weight.node.name or "").strip("/").replace("/", ".")
+    return f"{path.removesuffix(f'.{weight.node.op_type}')}.weight"
 
 
 def _made(name: str, read: Callable[[], Tensor], suffix: str, rows: list[Row]) -> Tensor:

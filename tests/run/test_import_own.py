@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxq import formats, quantize
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import open_folder_or_file
-from onnxq.checkpoints.encode_arrays import encode_arrays, write_weights
+from onnxq.checkpoints.encode_arrays import decode_file, encode_arrays, write_weights
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.schemes.gguf import PRODUCTS
 from onnxq.checkpoints.tensors import open_checkpoint
@@ -26,6 +26,7 @@ from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
+EXACT = ImportOptions(accuracy_level=0)
 PARTIAL = ImportOptions(partial=True)
 SCALED = [word for word in formats.names() if formats.get(word).scale_type is not None]
 
@@ -85,6 +86,48 @@ def test_out_of_a_model_and_into_a_blank_one(word: str, suffix: str, tmp_path: P
     renamed = {name.replace(".weight.", "."): array for name, array in found.items()}
     for name, array in wanted.items():
         assert renamed[name].dtype == array.dtype and renamed[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_products_that_had_to_become_floats_come_back(suffix: str, tmp_path: Path) -> None:
+    """Blocks of nf4 over the ends of rows are unpacked when a file for ort-cpu is loaded. Of squares no size tells."""
+    text = """g (float[n, 77] x) => (float[n, 77] y) {
+        h = MatMul (x, v)  r = Relu (h)  s = MatMul (r, w)  y = MatMul (s, u)
+    }"""
+    own = {"v": tiny.normal(77, 64), "w": tiny.normal(64, 77, seed=1), "u": tiny.normal(77, 77, seed=2)}
+    model, small, weights = tiny.save(tiny.model(text, own), tmp_path), tmp_path / "small.onnx", tmp_path / f"w{suffix}"
+    recipe = Recipe("nf4", min_sqnr=-np.inf, keep_slow=True)
+    quantize(model, small, recipe, check=False)
+    rows = {row.name: row for row in export_weights(small, weights).rows}
+    assert rows["u"].format is None and rows["u"].shape == (77, 77)
+    blank = tiny.save(tiny.model(text, {name: np.zeros_like(w) for name, w in own.items()}), tmp_path, "blank.onnx")
+    x = {"x": tiny.normal(5, 77, seed=7)}
+    for start in (model, blank):
+        done = import_weights(start, weights, tmp_path / "back.onnx", check=False)
+        assert sorted(done.match.prefixes.values()) == ["u", "v", "w"] and not done.match.missing
+        (wanted,), (found,) = (Session(path).run(x) for path in (small, tmp_path / "back.onnx"))
+        assert tiny.sqnr(wanted, found) > 60
+        (tmp_path / "back.onnx").unlink()
+    decoded = {name: read() for name, read in decode_file(weights)}
+    assert decoded["u"].shape == (77, 77)
+
+
+@pytest.mark.parametrize("word", ["mxfp4", "nf4_dq"])
+def test_a_tied_table_comes_back(word: str, tmp_path: Path) -> None:
+    """The head's codes are called like its node: the table has the name of the constant."""
+    text = """g (int64[n] ids) => (float[n, 64] y) {
+        x = Gather (table, ids)  h = MatMul (x, w)  t = Transpose <perm = [1, 0]> (table)  [head] y = MatMul (h, t)
+    }"""
+    constants = {"table": CONSTANTS["table"], "w": tiny.normal(96, 96)}
+    model, small, weights = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "s.onnx", tmp_path / "w.npz"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(model, small, recipe, target="onnxq", check=False)
+    export_weights(small, weights)
+    done = import_weights(model, weights, tmp_path / "back.onnx", target="onnxq", check=False, options=EXACT)
+    assert not done.match.missing and not done.match.rounded
+    w = {name: read() for name, read in decode_file(weights)}
+    (y,) = Session(tmp_path / "back.onnx").run({"ids": np.arange(64)})
+    np.testing.assert_allclose(y, w["table"] @ w["w"].T @ w["head.weight"].T, atol=1e-5)
 
 
 @pytest.mark.parametrize("word", ["uint4", "mxfp4"])

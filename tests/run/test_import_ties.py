@@ -130,3 +130,18 @@ def test_copies_that_an_exporter_keeps_once_get_their_own_numbers(tmp_path: Path
     x = normal(3, 24, seed=4)
     (y,) = Session(done.output).run({"x": x})
     np.testing.assert_allclose(y, (x * new["n1.weight"] * new["n2.weight"]) @ new["q.weight"].T, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_that_has_its_own_numbers_is_not_the_heads(tmp_path: Path) -> None:
+    """In a model of tied weights, and a checkpoint of two: the table is a constant in floats, the head a layer."""
+    text = LM.replace("HEADNAME", "onnx::MatMul_9").replace("HEAD", "MatMul").replace("OP", "MatMul")
+    table, new, head, up = (normal(48, 16, seed=1), normal(48, 16, seed=2), normal(48, 16, seed=3), normal(16, 16))
+    own = {"embed.weight": table, "w": up, "onnx::MatMul_9": np.ascontiguousarray(table.T)}
+    text, own = (
+        text.replace("embed.weight", "embed"),
+        {name.replace("embed.weight", "embed"): x for name, x in own.items()},
+    )
+    path = save(tmp_path / "w.safetensors", {"embed": new, "up.weight": up.T.copy(), "lm_head.weight": head})
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx")
+    (y,) = Session(done.output).run({"i": np.arange(48)})
+    np.testing.assert_allclose(y, new @ up @ head.T, atol=1e-5)

@@ -86,7 +86,8 @@ def put_in(
 
     Args:
         way: one of `WAYS`.
-        placed: tensors of floats that constants of their own name and shape have already, whatever way they lie.
+        placed: tensors of floats that constants of their own name and shape have already, whatever way they lie; and
+            the names of those constants.
     """
     work = _Work(model, how, placed)
     weights = list(_weights(model))
@@ -108,7 +109,7 @@ def put_in(
         else:
             rest.append(layer)
     rest = _propose(work, rest, free, way) if way != "names" and free else rest
-    _join(work, [weight for weight in free if weight.node.name not in work.match.prefixes])
+    _join(work, [w for w in free if w.node.name not in work.match.prefixes and not _is_placed(w, placed)])
     for layer in rest:
         work.leave(layer)
     match = work.match
@@ -277,6 +278,10 @@ def _join(work: _Work, free: Sequence[Weight]) -> None:
             work.put_all(layer, [weight], rows)
             if weight.node.name in work.match.prefixes:
                 work.match.proposed[weight.node.name or ""] = one_line(f"by its weight, that of '{other.node.name}'")
+
+
+def _is_placed(weight: Weight, placed: Collection[str]) -> bool:
+    return any(name in placed for name in (weight.value.name, weight.value.meta.get(ORIGIN)))
 
 
 def _first_row(weight: Weight) -> bytes:

@@ -23,8 +23,8 @@ def replace_constants(
     apart: Collection[str],
     is_doubtful: Callable[[str], bool],
     layers: Collection[str] = (),
-) -> list[str]:
-    """Give constants of floats the numbers of tensors; the names of those that were given some.
+) -> dict[str, str]:
+    """Give constants of floats the numbers of tensors; which ones, by the constants' names.
 
     A tensor of another name, by `aliases` or by an end with a number in it (`0.attn_norm.weight`), is taken where its
     numbers are like those of the constant, or that is blank: converters change some, and models name others alike.
@@ -40,7 +40,7 @@ def replace_constants(
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
     """
-    found: list[str] = []
+    found: dict[str, str] = {}
     constants = {
         name: value
         for owner in graph.graphs(model)
@@ -61,7 +61,7 @@ def replace_constants(
         if (source == name and not is_doubtful(source)) or _is_like(tensor, made):
             value.const_value = made
             given_to[name] = tensor
-            found.append(source)
+            found[name] = source
     ties.follow(constants, given_to, layers)
     return found
 

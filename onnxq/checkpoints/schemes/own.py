@@ -1,6 +1,7 @@
 """Our own files, as `onnxq encode` and `onnxq convert` write them: any format, with the codes that it has.
 
-Weights of products lie as [out, in], tables as [rows, width]; arrays of other shapes are none of a product.
+Weights of products lie as [out, in], tables as [rows, width]; arrays of other shapes are none of a product. Floats that
+were codes in the model are plain arrays here, of which the table says that they are of a product.
 
 Source: `own_file.py`.
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.checkpoints import own_file
 from onnxq.checkpoints.checkpoint import Checkpoint
-from onnxq.checkpoints.stored import Layer, Stored, bias_of
+from onnxq.checkpoints.stored import Layer, Stored, bias_of, real
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import Granularity, QuantizedTensor
 
@@ -25,6 +26,9 @@ from onnxq.formats import Granularity, QuantizedTensor
 def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
     """Matrices that the file's table tells of."""
     for name, entry in _tables(checkpoint):
+        if entry == own_file.PRODUCT and name in checkpoint and checkpoint[name].ndim == 2:
+            layer = name.removesuffix(".weight")
+            yield Layer(layer, "onnxq", (name, f"{layer}.bias"), functools.partial(_open_floats, checkpoint, name))
         shape = entry.get("shape") if isinstance(entry, dict) else None
         if isinstance(shape, list) and len(shape) == 2:
             layer = name.removesuffix(".weight")
@@ -57,6 +61,12 @@ def _open(checkpoint: Checkpoint, name: str, entry: dict[str, Any]) -> Stored:
     half = q.scales is not None and q.scales.dtype == np.float16
     read = functools.partial(_read, checkpoint, name, entry)
     return Stored(name, (n, k), formats.get(q.format.name), q.granularity, read, half, bias)
+
+
+def _open_floats(checkpoint: Checkpoint, name: str) -> Stored:
+    n, k = checkpoint[name].shape
+    bias = bias_of(checkpoint, name.removesuffix(".weight"))
+    return Stored(name, (n, k), None, Granularity(), lambda: real(name, checkpoint[name]), False, bias, is_float=True)
 
 
 def _read(checkpoint: Checkpoint, name: str, entry: dict[str, Any]) -> QuantizedTensor:
