@@ -181,3 +181,20 @@ def test_what_has_more_matrices_than_its_queries_stays(tmp_path: Path, inputs: s
     assert "attention" not in steps(out)
     y, found = (session.run(None, feed(2))[0] for session in (ort.InferenceSession(path), onnxq.session(out)))
     assert sqnr(y, found) > 20
+
+
+def test_masks_of_more_rows_than_there_are_queries_stay(tmp_path: Path) -> None:
+    """One query, the mean of all, for each row of a causal mask that is cut off at the length."""
+    body = f"""sq = Identity(heads)  s = Shape(x)  t = Gather(s, one)  d = Slice(mask, first, t, first)
+        c = Slice(d, first, t, one)  z = ReduceMean<axes = [1]>(x)
+        {PROJECTED.replace("MatMul(x, wq)", "MatMul(z, wq)")}  p = MatMul(q, k)  b = Add(p, c)
+        w = Softmax<axis = -1>(b)  y0 = MatMul(w, v)  y1 = Transpose<perm = [0, 2, 1, 3]>(y0)
+        y2 = Reshape(y1, joined)  y = MatMul(y2, wo)"""
+    used = constants() | {"heads": np.array([0, -1, 4, 8])}
+    used = {name: value for name, value in used.items() if any(f"{name}{end}" in body for end in ",)")}
+    path = tiny.save(tiny.model(f"g (float[n, t, 32] x) => (float[n, u, 32] y) {{ {body} }}", used), tmp_path)
+    out = quantized(path)
+    assert "attention" not in steps(out)
+    x = normal(2, 9, 32, seed=7)
+    y, found = (session.run(None, {"x": x})[0] for session in (ort.InferenceSession(path), onnxq.session(out)))
+    assert sqnr(y, found) > 20

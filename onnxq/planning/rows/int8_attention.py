@@ -135,11 +135,16 @@ def fits(found: Int8Attention, types: Types) -> bool:
 
 
 def _has_matrices_of_q(found: Int8Attention, types: Types) -> bool:
-    """Whether q has a matrix for each one of k, v and the mask; a step does not repeat its own."""
+    """Whether q has a matrix for each one of k, v and the mask, and a row for each one of the mask; a step does not
+    repeat its own."""
     q, *others = (_leading(each, types) for each in found.operands)
-    masks = [found.mask, *([] if found.hides is None else [found.hides.inputs[0]])]
-    others += [(types.of(mask).shape or ())[:-2] for mask in masks if mask is not None]
-    return all(_is_repeated(*each) for other in others for each in zip(other[::-1], q[::-1], strict=False))
+    shape = types.of(found.q.root).shape or ()
+    rows = shape[1:2] if found.q.heads else shape[-2:-1]
+    values = [found.mask, *([] if found.hides is None else [found.hides.inputs[0]])]
+    masks = [types.of(value).shape or () for value in values if value is not None]
+    pairs = [pair for other in others for pair in zip(other[::-1], q[::-1], strict=False)]
+    pairs += [pair for mask in masks for pair in zip(mask[-2::-1], (*rows, *q[::-1]), strict=False)]
+    return all(_is_repeated(*each) for each in pairs)
 
 
 def _leading(operand: Operand, types: Types) -> tuple[Dim, ...]:
@@ -150,8 +155,10 @@ def _leading(operand: Operand, types: Types) -> tuple[Dim, ...]:
 
 def _is_repeated(dim: Dim, of_q: Dim) -> bool:
     """Whether the other operand has one matrix for all along an axis, or as many as q, as far as is known."""
-    if dim is None or of_q is None or dim in (1, of_q):
+    if of_q is None or dim in (1, of_q):
         return True
+    if dim is None:
+        return of_q != 1
     return of_q > 1 if isinstance(of_q, int) else not (is_named(of_q) and (isinstance(dim, int) or is_named(dim)))
 
 
