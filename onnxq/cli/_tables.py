@@ -142,10 +142,10 @@ def _outcome(
 
 def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
-        worst = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
+        lowest = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
         has_own = check.worst_sample < MAX_DB
-        where = f", the worst {decibel(check.worst_sample)}" if has_own else ""
-        where += f"{';' if has_own else ','} worst: {', '.join(worst)}" if worst else ""
+        where = f", each {decibel(check.worst_sample)} or better" if has_own else ""
+        where += f"{';' if has_own else ','} lowest: {', '.join(lowest)}" if lowest else ""
         table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"

@@ -10,9 +10,10 @@ import onnx_ir as ir
 import pytest
 import tiny
 from click.testing import CliRunner
+from rich.console import Console
 
 from onnxq.checking.models import Check, check_models
-from onnxq.cli import main
+from onnxq.cli import _tables, main
 from onnxq.quality import sqnr
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trial, Trials
@@ -67,7 +68,14 @@ def test_is_shown(models: tuple[Path, Path]) -> None:
     x = np.ones((6, 1, 8), np.float32)
     x[2] = 4
     np.savez(models[0].parent / "data.npz", x=x)
-    assert "the worst 6.0 dB" in said(models)
+    assert "on 6 samples, each 6.0 dB or better" in said(models)
+
+
+def test_is_told_from_the_kind_that_is_lowest() -> None:
+    check = Check("4 samples", 27.8, 27.8, 27.8, kinds={"data": 30.0, "n = 1520": 27.8}, worst_sample=28.0)
+    console = Console(width=200, record=True)
+    console.print(_tables.check_table(check))
+    assert "on 4 samples, each 28.0 dB or better; lowest: n = 1520" in console.export_text()
 
 
 def test_says_which_samples(models: tuple[Path, Path]) -> None:
