@@ -92,8 +92,7 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
     if check is not None and check.is_known:
         table.add_row("agrees", f"{decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
         if check.float_ms:
-            share = f"{check.latency_ratio:.2f} of the time"
-            table.add_row("speed", f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}", share)
+            table.add_row("speed", *_speed(check, "it was"))
     elif check is not None:
         table.add_row(
             *(Text(word, style="bold red") for word in ("not compared", "", "nobody knows whether it agrees"))
@@ -157,10 +156,7 @@ def _add_check(table: Table, check: Check) -> None:
         missing = ("not proven", "not compared", "nobody knows how good it is")
         table.add_row(*(Text(word, style="bold red") for word in missing))
     if check.float_ms:
-        words = speed_in_words(check.latency_ratio, check.latency_spread)
-        threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
-        times = f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}"
-        table.add_row("speed", times, f"{words}, {threads}")
+        table.add_row("speed", *_speed(check, "float"))
     if check.elsewhere is not None and check.elsewhere.was_run:
         there = check.elsewhere
         types = ", ".join(f"{count} in {word}" for word, count in sorted(there.types.items()))
@@ -179,6 +175,12 @@ def _add_check(table: Table, check: Check) -> None:
         table.add_row(escape(one_line(region.name)), f"{len(region.steps)} steps", escape(one_line(str(region))))
     if len(check.regions) > MOST_REGIONS:
         table.add_row("", f"{len(check.regions) - MOST_REGIONS} more", "ONNXQ_PROFILE=1 writes the steps of all")
+
+
+def _speed(check: Check, other: str) -> tuple[str, str]:
+    words = speed_in_words(check.latency_ratio, check.latency_spread, other)
+    threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
+    return f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}", f"{words}, {threads}"
 
 
 def findings_table(found: list[Finding], target: str) -> Table | str:

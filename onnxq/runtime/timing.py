@@ -106,13 +106,13 @@ def least_seconds(session: Runnable, feed: Any, runs: int = 2) -> float:
     return min(_timed(clock, session, feed) for _ in range(runs))
 
 
-def speed_in_words(ratio: float, spread: float) -> str:
-    """A time relative to float as how many times as fast, with what is known of it."""
+def speed_in_words(ratio: float, spread: float, other: str = "float") -> str:
+    """A time relative to that of `other` as how many times as fast, with what is known of it."""
     if abs(ratio - 1) < max(EQUAL, spread):
-        return "as fast as float"
+        return f"as fast as {other}"
     speed = 1 / ratio
     plus_minus = max(0.01, spread * speed**2)
-    return f"{speed:.2f}× ± {plus_minus:.2f} as fast as float"
+    return f"{speed:.2f}× ± {plus_minus:.2f} as fast as {other}"
 
 
 def _timed(clock: Callable[[], float], session: Runnable, feed: Any) -> float:

@@ -152,6 +152,7 @@ def test_a_bound_within_the_spread_decides_nothing() -> None:
 )
 def test_words(ratio: float, spread: float, words: str) -> None:
     assert speed_in_words(ratio, spread) == words
+    assert speed_in_words(ratio, spread, "it was") == words.replace("float", "it was")
 
 
 def test_a_file_is_slower_only_where_that_is_clear() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -279,6 +280,7 @@ def test_command(tmp_path: Path) -> None:
     words = ["convert", str(small), "--to", "ort-cpu", "-o", str(tmp_path / "b.onnx")]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0 and "the same, bit for bit" in done.output, done.output
+    assert re.search(r"as fast as it was, \d+ thread", done.output), done.output
     said = json.loads(CliRunner().invoke(main, [*words, "--force", "--json"]).stdout)
     assert len(said["kept"]) == 4 and not said["again"]
     stored = {tensor.name for tensor in onnx.load(tmp_path / "b.onnx").graph.initializer}
