@@ -18,7 +18,7 @@ from onnxq.tuning.halves import HalfCosts, in_half
 from onnxq.tuning.mincut import Cut
 
 #: Why nodes are in float: by their time alone, and by what their noise is worth.
-SLOWER, NOISIER = "float is faster here", "costs more accuracy than it gives speed"
+SLOWER, NOISIER = "computing in float is faster here", "costs more accuracy than it gives speed"
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
 CONVERSION_SECONDS = 4e-6
 #: That an element takes of it, twice, for the layout change: of common models.

@@ -267,7 +267,7 @@ def test_reports_of_others_are_refused(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("float is faster here", "--keep-slow"),
+        ("computing in float is faster here", "--keep-slow"),
         ("costs more accuracy than it gives speed", "--prefer"),
         ("kept by a rule of the recipe", "--keep"),
         ("no range for 'h': never computed, or empty, on the calibration data", "--data"),
