@@ -25,7 +25,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
 from onnxq.quality import MAX_DB
 from onnxq.recipe import Recipe
-from onnxq.report.words import count, decibel, milliseconds, nbytes
+from onnxq.report.words import count, decibel, milliseconds, nbytes, of_noise
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
@@ -90,7 +90,7 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("size", f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of what it was")
     if check is not None and check.is_known:
-        table.add_row("agrees", f"{decibel(check.sqnr)} SQNR", f"with what it was, on {check.inputs}")
+        table.add_row("agrees", of_noise(check.sqnr), f"with what it was, on {check.inputs}")
         if check.float_ms:
             table.add_row("speed", *_speed(check, "it was"))
     elif check is not None:
@@ -145,7 +145,7 @@ def _add_check(table: Table, check: Check) -> None:
         has_own = check.worst_sample < MAX_DB
         where = f", each {decibel(check.worst_sample)} or better" if has_own else ""
         where += f"{';' if has_own else ','} lowest: {', '.join(lowest)}" if lowest else ""
-        table.add_row("error", f"{decibel(check.sqnr)} SQNR", f"on {check.inputs}{where}")
+        table.add_row("error", of_noise(check.sqnr), f"on {check.inputs}{where}")
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"
             table.add_row("flips", f"{check.flips:.2%}", f"of decisions{divergence}")
@@ -160,9 +160,7 @@ def _add_check(table: Table, check: Check) -> None:
     if check.elsewhere is not None and check.elsewhere.was_run:
         there = check.elsewhere
         types = ", ".join(f"{count} in {word}" for word, count in sorted(there.types.items()))
-        table.add_row(
-            f"in {there.runtime}", f"{decibel(there.sqnr)} SQNR", f"the float model: {decibel(there.float_sqnr)}"
-        )
+        table.add_row(f"in {there.runtime}", of_noise(there.sqnr), f"the float model: {decibel(there.float_sqnr)}")
         share = (
             f"{there.quantized_ms / max(there.float_ms, 1e-9):.2f} of float's time; convolutions and products: {types}"
         )

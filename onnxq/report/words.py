@@ -9,6 +9,11 @@ def decibel(x: float) -> str:
     return "identical" if x >= MAX_DB else f"{x:.1f} dB"
 
 
+def of_noise(x: float) -> str:
+    """An SQNR, which outputs that are identical do not have."""
+    return decibel(x) if x >= MAX_DB else f"{decibel(x)} SQNR"
+
+
 def count(n: int) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if n >= size:

@@ -48,8 +48,8 @@ class Balanced:
     error: float = 1.0
 
     def __str__(self) -> str:
-        words = ", ".join(f"{word} at {count}" for word, count in self.ways.items())
-        return f"channels were scaled between layers: {words} places, where {self.error:.0%} of the error was left"
+        words = ", ".join(f"{word} at {count} place{'s' * (count != 1)}" for word, count in self.ways.items())
+        return f"channels were scaled between layers: {words}, where {self.error:.0%} of the error was left"
 
 
 def balanced(job: Job, memory: int | None = None) -> Balanced:
