@@ -218,8 +218,10 @@ def model_table(model: ir.Model) -> Table:
                 stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
     table.add_row("constants", ", ".join(f"{nbytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
     weights = Counter(weight.node.op_type for weight in find_weights(_prepared(model)))
-    table.add_row("weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or "none")
-    if (quantized := is_quantized(model)) is not None:
+    quantized = is_quantized(model)
+    none = "none" if quantized is None else "none but those of quantized nodes"
+    table.add_row("weights", ", ".join(f"{n} of {op}" for op, n in weights.most_common()) or none)
+    if quantized is not None:
         table.add_row("quantized", quantized)
     if "onnxq" in model.metadata_props:
         _add_origin(table, model)

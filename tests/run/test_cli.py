@@ -212,6 +212,14 @@ def test_inspect_says_what_is_in_a_model() -> None:
         assert words in out
 
 
+def test_inspect_does_not_deny_weights_of_quantized_nodes(tmp_path: Path) -> None:
+    text = "g (float[4,64] x) => (float[4,64] y) { y = MatMul(x, w) }"
+    model = tiny.save(tiny.model(text, {"w": normal(64, 64)}), tmp_path)
+    run("quantize", model, "-s", "w4a16", "-o", "q.onnx", "--no-check", "--keep-slow")
+    out = run("inspect", "q.onnx").stdout
+    assert "none but those of quantized nodes" in out and "1 MatMulNBits" in out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
