@@ -25,7 +25,8 @@ from onnxq.job import Environment, open_job
 def plan(model: Path, **options: Any) -> None:
     """Show what would become of each node of MODEL, and why, without measuring or writing anything.
 
-    'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy.
+    'quantize' starts from this plan and gives back to float what turns out to lose time or accuracy. What it is told
+    of that (--effort, --prefer, --min-sqnr, --keep-slow) decides nothing here, and is given to 'quantize' alone.
     """
     refuse_folders(model)
     guard = guard_of(options)

@@ -113,6 +113,12 @@ def test_options_stand_in_sections() -> None:
     assert "Options:" in run("inspect", "--help")
 
 
+def test_plan_says_which_options_quantize_alone_has() -> None:
+    named = set(re.findall(r"--[a-z-]+", main.commands["plan"].help or ""))
+    quantizes, plans = ({o for p in main.commands[word].params for o in p.opts} for word in ("quantize", "plan"))
+    assert named and "--effort" in named and named <= quantizes - plans
+
+
 @pytest.mark.parametrize(("shell", "words"), [("bash", "1"), ("zsh", "1"), ("fish", "qua")])
 def test_shells_complete(shell: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "_ONNXQ_COMPLETE" in run("completion", shell)
