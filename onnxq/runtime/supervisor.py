@@ -153,8 +153,8 @@ def crash_of(code: int, what: str = "") -> str:
         return ""
     during = f" while {what}" if what else ""
     return (
-        f"a library below onnxq crashed ({signal.Signals(-code).name}){during}: a damaged model, or a bug; please "
-        "report it"
+        f"a library below onnxq crashed ({signal.Signals(-code).name}){during}: a damaged model, or a bug; "
+        "'onnxq doctor MODEL' tells whether onnxruntime crashes on the model alone; if it does not, please report it"
     )
 
 

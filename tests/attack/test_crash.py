@@ -58,6 +58,7 @@ def test_a_crash_of_onnxruntime_is_told(words: str, doing: str, tmp_path: Path) 
     done = onnxq_in(tmp_path, *words.split())
     assert done.returncode == 70, done.stderr
     assert f"crashed (SIGFPE) while {doing}" in done.stderr
+    assert "'onnxq doctor MODEL' tells whether onnxruntime crashes on the model alone" in done.stderr
     assert all(line.startswith("onnxq: ") for line in done.stderr.splitlines())
     left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".onnxq-")} - before
     assert not left, "staging folders of a dead process are swept by the next run, all else is not there"

@@ -22,6 +22,7 @@ from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Severity
 from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Session
+from onnxq.runtime.supervisor import crash_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is tried in a process of its own here")
 
@@ -75,6 +76,11 @@ def test_a_trial_tells_what_ended_it_and_changes_nothing(monkeypatch: pytest.Mon
     assert signal_that_ends(lambda: 1 // 0) == "" and signal_that_ends(lambda: sys.exit(3)) == ""
     assert signal_that_ends(os.abort) == "SIGABRT"
     assert signal_that_ends(lambda: os.kill(os.getpid(), signal.SIGKILL)) == ""  # no crash: somebody ended it
+
+
+def test_a_crash_of_another_command_names_the_doctor() -> None:
+    said = crash_of(-signal.SIGSEGV, "onnxruntime opened or ran 'a.onnx'")
+    assert "while onnxruntime opened or ran 'a.onnx': a damaged model, or a bug; 'onnxq doctor MODEL' tells" in said
 
 
 def test_who_interrupts_just_when_the_trial_is_over_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
