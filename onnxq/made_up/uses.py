@@ -71,7 +71,7 @@ def _columns(node: ir.Node) -> list[int | None]:
     rank = 0 if data is None or data.shape is None else len(data.shape)
     nothing: list[int | None] = [None] * len(node.outputs)
     if node.op_type == "Slice":
-        starts, ends, axes, steps = (_numbers(node, index) for index in range(1, 5))
+        starts, ends, axes, steps = (graph.integers(node, index) for index in range(1, 5))
         if not (starts and ends and axes) or len(starts) > 1 or steps not in (None, [1]):
             return nothing
         is_last = axes[0] % max(1, rank) == rank - 1
@@ -79,15 +79,10 @@ def _columns(node: ir.Node) -> list[int | None]:
     if graph.attribute_int(node, "axis", 0) % max(1, rank) != rank - 1:
         return nothing
     if node.op_type == "Gather":
-        indices = _numbers(node, 1)
+        indices = graph.integers(node, 1)
         return nothing if indices is None or len(indices) != 1 else [indices[0]]
     width = data.shape[-1] if data is not None and data.shape is not None and rank else None
     return [*range(len(node.outputs))] if width == len(node.outputs) else nothing
-
-
-def _numbers(node: ir.Node, index: int) -> list[int] | None:
-    tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
-    return None if tensor is None else [int(x) for x in tensor.numpy().reshape(-1)]
 
 
 def _rows(node: ir.Node, index: int) -> list[int]:
@@ -99,7 +94,7 @@ def _rows(node: ir.Node, index: int) -> list[int]:
     elif graph.is_op(node, "GatherBlockQuantized", domain=graph.MICROSOFT) and index == 1:
         found = _size(node.inputs[0], graph.attribute_int(node, "gather_axis", 0))
     elif graph.is_op(node, "OneHot") and index == 0:
-        found = next(iter(_numbers(node, 1) or ()), None)
+        found = next(iter(graph.integers(node, 1) or ()), None)
     elif graph.is_op(node, "EmbedLayerNormalization", domain=graph.MICROSOFT) and len(node.inputs) > 2:
         found = _size(node.inputs[2], 0) if index == 0 else 2
     return [] if found is None else [found]
@@ -118,7 +113,7 @@ def _size(table: ir.Value | None, axis: int) -> int | None:
         ):
             return None
         if node.op_type == "Reshape":
-            sizes = _numbers(node, 1) or []
+            sizes = graph.integers(node, 1) or []
             return sizes[axis] if -len(sizes) <= axis < len(sizes) and sizes[axis] > 0 else None
         if node.op_type == "Transpose":
             order = node.attributes["perm"].as_ints() if "perm" in node.attributes else ()

@@ -68,6 +68,12 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     return value.const_value
 
 
+def integers(node: ir.Node, index: int) -> list[int] | None:
+    """Elements of a constant input, in one dimension; None where it is not given, or not constant."""
+    tensor = constant(node.inputs[index]) if index < len(node.inputs) else None
+    return None if tensor is None else [int(number) for number in tensor.numpy().reshape(-1)]
+
+
 def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> bool:
     """Whether `node` is one of these operators of `domain` ("" is the ONNX standard)."""
     return node is not None and node.op_type in op_types and node.domain == domain

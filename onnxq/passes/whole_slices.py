@@ -36,27 +36,21 @@ class WholeSlices(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=modified)
 
 
-def _numbers(node: ir.Node, index: int) -> list[int] | None:
-    """Of a constant input, in one dimension; None where it is not given, or not constant."""
-    tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
-    return None if tensor is None else [int(number) for number in tensor.numpy().reshape(-1)]
-
-
 def _is_given(node: ir.Node, index: int) -> bool:
     return index < len(node.inputs) and node.inputs[index] is not None
 
 
 def _from_the_start(node: ir.Node) -> bool:
     """Whether all that it says is constant, and leaves nothing out before the end."""
-    if node.inputs[0] is None or any(_is_given(node, i) and _numbers(node, i) is None for i in (3, 4)):
+    if node.inputs[0] is None or any(_is_given(node, i) and graph.integers(node, i) is None for i in (3, 4)):
         return False
-    starts, ends, steps = (_numbers(node, index) for index in (1, 2, 4))
+    starts, ends, steps = (graph.integers(node, index) for index in (1, 2, 4))
     return starts is not None and ends is not None and not any(starts) and all(step == 1 for step in steps or ())
 
 
 def _reaches_all(node: ir.Node, x: Dims) -> bool:
-    ends = _numbers(node, 2) or []
-    axes = _numbers(node, 3) or list(range(len(ends)))
+    ends = graph.integers(node, 2) or []
+    axes = graph.integers(node, 3) or list(range(len(ends)))
     if len(axes) != len(ends) or any(not -len(x) <= axis < len(x) for axis in axes):
         return False
     return all(_reaches(end, axis % len(x), x) for end, axis in zip(ends, axes, strict=True))

@@ -37,9 +37,8 @@ class UnpackHeads(ir.passes.InPlacePass):
 
 def _shape(node: ir.Node) -> list[int] | None:
     """What a Reshape asks for, if that is five constant sizes."""
-    tensor = graph.constant(node.inputs[1]) if graph.is_op(node, "Reshape") and len(node.inputs) == 2 else None
-    asked = [] if tensor is None else [int(size) for size in tensor.numpy().reshape(-1)]
-    return asked if len(asked) == 5 else None
+    asked = graph.integers(node, 1) if graph.is_op(node, "Reshape") else None
+    return asked if asked is not None and len(asked) == 5 else None
 
 
 def _unpacked(node: ir.Node, dims: Dims | None, names: Names) -> bool:
@@ -113,13 +112,13 @@ def _taken(node: ir.Node, axis: int, count: int) -> list[tuple[ir.Node, int]] | 
         number = None if index is None or len(index.shape) else int(index.numpy())
         return [(node, number % count)] if number is not None and -count <= number < count else None
     if graph.is_op(node, "Split") and graph.attribute_int(node, "axis", 0) in (axis, axis - 5):
-        sizes = _constants(node, 1)
+        sizes = graph.integers(node, 1)
         is_even = len(node.outputs) == count and (sizes in (None, [1] * count))
         ends = [_squeeze(output, axis) for output in node.outputs] if is_even else []
         known = [(end, part) for part, end in enumerate(ends) if end is not None]
         return known if known and len(known) == count else None
-    if graph.is_op(node, "Slice") and _constants(node, 3) in ([axis], [axis - 5]):
-        start, end, step = (_constants(node, i) for i in (1, 2, 4))
+    if graph.is_op(node, "Slice") and graph.integers(node, 3) in ([axis], [axis - 5]):
+        start, end, step = (graph.integers(node, i) for i in (1, 2, 4))
         end_node = _squeeze(node.outputs[0], axis)
         if start is None or end is None or step not in (None, [1]) or end_node is None:
             return None
@@ -128,13 +127,8 @@ def _taken(node: ir.Node, axis: int, count: int) -> list[tuple[ir.Node, int]] | 
     return None
 
 
-def _constants(node: ir.Node, i: int) -> list[int] | None:
-    tensor = graph.constant(node.inputs[i]) if i < len(node.inputs) else None
-    return None if tensor is None else [int(number) for number in tensor.numpy().reshape(-1)]
-
-
 def _squeeze(value: ir.Value, axis: int) -> ir.Node | None:
     """The Squeeze of this axis alone, which nobody else reads the value beside."""
     found = graph.only_consumer(value)
     is_it = found is not None and graph.is_op(found, "Squeeze") and found.graph is not None
-    return found if is_it and found is not None and _constants(found, 1) in ([axis], [axis - 5]) else None
+    return found if is_it and found is not None and graph.integers(found, 1) in ([axis], [axis - 5]) else None

@@ -56,8 +56,7 @@ def _reader(node: ir.Node, op: str) -> ir.Node | None:
 
 def _parts(reshape: ir.Node, shape: tuple[int | str | None, ...], groups: int) -> bool:
     """Whether a value of `shape` is cut into so many groups of channels of each image."""
-    tensor = graph.constant(reshape.inputs[1])
-    asked = [] if tensor is None else [int(size) for size in tensor.numpy().reshape(-1)]
+    asked = graph.integers(reshape, 1) or []
     keeps = not graph.attribute_int(reshape, "allowzero", 0)
     is_image = bool(asked) and ((asked[0] == 0 and keeps) or asked[0] == shape[0])
     return len(asked) == 3 and is_image and asked[1] == groups and asked[2] != 0
@@ -74,8 +73,7 @@ def _shaper(reshape: ir.Node, x: ir.Value) -> ir.Node | None:
 
 def _is_shape(reshape: ir.Node, shape: tuple[int | str | None, ...]) -> bool:
     """Whether constants say that it makes a value of `shape` again."""
-    tensor = graph.constant(reshape.inputs[1])
-    asked = [] if tensor is None else [int(size) for size in tensor.numpy().reshape(-1)]
+    asked = graph.integers(reshape, 1) or []
     free = [i for i, size in enumerate(asked) if size != shape[i] or size < 1] if len(asked) == len(shape) else [0, 0]
     return not free or (len(free) == 1 and asked[free[0]] == -1)
 
