@@ -93,6 +93,14 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     return next(iter(uses)).node
 
 
+def own_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
+    """The node of `reader`'s graph that makes `value` and nothing else, for `reader` alone."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.graph is not reader.graph or len(node.outputs) != 1:
+        return None
+    return node if only_consumer(value) is reader else None
+
+
 def are_closed(inner: Collection[ir.Node], last: ir.Node) -> bool:
     """Whether nobody else reads what these nodes make, but for what `last` of them makes."""
     nodes = set(inner)

@@ -85,7 +85,7 @@ def attention_at(node: ir.Node) -> Attention | None:
 def masked(softmax: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Node | None]]:
     """What may be the scores that `softmax` reads, what is added to them, and the node that masks them."""
     value = softmax.inputs[0]
-    below = _inner(value, softmax)
+    below = graph.own_producer(value, softmax)
     if value is None:
         return []
     if below is not None and graph.is_op(below, "Add"):
@@ -94,13 +94,6 @@ def masked(softmax: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Node | 
     if below is not None and graph.is_op(below, "Where"):
         return [(x, None, below) for x, low in (below.inputs[1:], below.inputs[:0:-1]) if x is not None and _hides(low)]
     return [(value, None, None)]
-
-
-def _inner(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """The node that makes `value` for `reader` alone."""
-    node = None if value is None else value.producer()
-    is_inner = value is not None and node is not None and graph.only_consumer(value) is reader
-    return node if is_inner and node is not None and node.graph is reader.graph and len(node.outputs) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -116,11 +109,11 @@ class ScaledProduct:
 
 def scaled_product(scores: ir.Value, reader: ir.Node) -> ScaledProduct | None:
     scale, nodes = 1.0, list[ir.Node]()
-    node = _inner(scores, reader)
+    node = graph.own_producer(scores, reader)
     while node is not None and (step := factor_of(node)) is not None:
         scale *= step[1]
         nodes.insert(0, node)
-        node = _inner(step[0], node)
+        node = graph.own_producer(step[0], node)
     if node is None or not graph.is_op(node, "MatMul"):
         return None
     q, k = node.inputs

@@ -41,9 +41,8 @@ def _moved(model: ir.Model) -> Iterator[ir.Node]:
     for node in graph.nodes(model):
         if not graph.is_op(node, "QuantizeLinear") or node.inputs[0] is None or len(node.inputs) != 3:
             continue
-        pool = node.inputs[0].producer()
-        is_alone = pool is not None and graph.only_consumer(pool.outputs[0]) is node
-        if not is_alone or not graph.is_op(pool, "MaxPool") or pool is None or pool.graph is not node.graph:
+        pool = graph.own_producer(node.inputs[0], node)
+        if pool is None or not graph.is_op(pool, "MaxPool"):
             continue
         before = None if pool.inputs[0] is None else pool.inputs[0].producer()
         constants = [graph.constant(value) for value in node.inputs[1:]]

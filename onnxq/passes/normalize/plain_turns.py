@@ -29,19 +29,11 @@ class PlainTurns(ir.passes.InPlacePass):
 
 def _first(last: ir.Node) -> ir.Node | None:
     """The first Reshape of three nodes, of which `last` is the third."""
-    turn = _made_for(last) if graph.is_op(last, "Reshape") else None
+    turn = graph.own_producer(last.inputs[0], last) if graph.is_op(last, "Reshape") else None
     if turn is None or not graph.is_op(turn, "Transpose") or list(turn.attributes.get_ints("perm", [])) != [0, 2, 1]:
         return None
-    first = _made_for(turn)
+    first = graph.own_producer(turn.inputs[0], turn)
     return first if first is not None and graph.is_op(first, "Reshape") else None
-
-
-def _made_for(node: ir.Node) -> ir.Node | None:
-    """The node of the same graph that makes the first input for this one alone."""
-    value = node.inputs[0]
-    made = None if value is None else value.producer()
-    is_own = value is not None and made is not None and graph.only_consumer(value) is node
-    return made if is_own and made is not None and made.graph is node.graph else None
 
 
 def _is_turned(first: ir.Node, last: ir.Node, sizes: Sizes) -> bool:

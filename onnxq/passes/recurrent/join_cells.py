@@ -200,9 +200,8 @@ def _is_vector(bias: ir.Value, size: int) -> bool:
 
 def _inner(value: ir.Value | None, op: str, reader: ir.Node) -> ir.Node | None:
     """The node of this operator that makes a value which `reader` alone reads."""
-    node = None if value is None else value.producer()
-    alone = node is not None and graph.is_op(node, op) and graph.only_consumer(node.outputs[0]) is reader
-    return node if alone else None
+    node = graph.own_producer(value, reader)
+    return node if graph.is_op(node, op) else None
 
 
 def _gate(product: ir.Node, op: str) -> ir.Node | None:

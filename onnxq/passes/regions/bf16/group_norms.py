@@ -64,11 +64,9 @@ def _parts(reshape: ir.Node, shape: tuple[int | str | None, ...], groups: int) -
 
 def _shaper(reshape: ir.Node, x: ir.Value) -> ir.Node | None:
     """The Shape of `x` that says what `reshape` makes."""
-    value = reshape.inputs[1]
-    made = None if value is None else value.producer()
-    is_own = made is not None and graph.is_op(made, "Shape") and graph.only_consumer(made.outputs[0]) is reshape
+    made = graph.own_producer(reshape.inputs[1], reshape)
     is_whole = made is not None and not {"start", "end"} & set(made.attributes) and made.inputs[0] is x
-    return made if is_own and is_whole else None
+    return made if graph.is_op(made, "Shape") and is_whole else None
 
 
 def _is_shape(reshape: ir.Node, shape: tuple[int | str | None, ...]) -> bool:
