@@ -22,6 +22,10 @@ JOB = {"runs-on", "steps", "strategy", "timeout-minutes", "continue-on-error", "
 STEP = {"name", "uses", "with", "run", "env", "if", "id"}
 RUNNERS = {"ubuntu-24.04", "ubuntu-24.04-arm", "macos-15", "macos-15-intel"}
 CONTEXTS = {"github", "matrix", "runner"}
+#: How a file of tests asks for a package of the extras `zoo`, `train` and `cluster` before anything else.
+NEEDS = re.compile(
+    r"""^(?:\w+ = )?pytest\.importorskip\("(?:torch|s3fs|aiohttp)|^from schedulers import""", re.MULTILINE
+)
 
 
 def jobs() -> list[tuple[str, dict[str, Any]]]:
@@ -84,6 +88,16 @@ def test_every_folder_of_tests_is_run_somewhere() -> None:
     with_tests = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     named = set(re.findall(r"tests/(\w+)", all_of_them + (ROOT / ".ci" / "run").read_text(encoding="utf-8")))
     assert with_tests - named - {"zoo"} == set()  # which has the models of a folder that hosts do not have
+
+
+def test_files_that_need_what_the_readme_does_not_install_are_run_with_it() -> None:
+    """Elsewhere they are skipped as a whole, which nobody notices."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    nightly = " ".join(commands(dict(JOBS)["nightly.yml:exports"]))
+    named = re.findall(r"tests/[\w*]+/[\w*.]+", script)
+    left = [path for path in (ROOT / "tests").glob("*/test_*.py") if NEEDS.search(path.read_text())]
+    left = [path for path in left if not any(path.match(pattern) for pattern in named)]
+    assert {str(path.parent.relative_to(ROOT)) for path in left} <= set(nightly.split())
 
 
 def test_wheels_are_tested_after_they_were_installed() -> None:

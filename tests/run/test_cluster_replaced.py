@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from schedulers import QUIET, in_this_process
 
 import onnxq
 from onnxq.calibration import shards
@@ -21,11 +22,7 @@ from onnxq.cluster import dask_cluster
 from onnxq.errors import BadRecipe
 from onnxq.job import open_job
 
-distributed = pytest.importorskip("distributed")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = QUIET
 TEXT = """g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"""
 
 
@@ -46,11 +43,6 @@ def save_data(size: float) -> None:
     np.savez("data.npz", x=tiny.normal(41, 1, 96) * np.float32(size))
 
 
-def one_worker() -> Any:
-    options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    return distributed.LocalCluster(n_workers=1, threads_per_worker=1, silence_logs="CRITICAL", **options)
-
-
 def calibrated(word: str | None) -> Any:
     """The file of ranges that `quantize` leaves."""
     Path("kept.ranges").unlink(missing_ok=True)
@@ -61,7 +53,7 @@ def calibrated(word: str | None) -> Any:
 
 
 def test_another_model_or_other_data_at_the_same_path_are_opened_anew() -> None:
-    with one_worker() as found:
+    with in_this_process(1) as found:
         calibrated(found.scheduler_address)
         for save in (save_model, save_data):
             save(3)
@@ -110,7 +102,7 @@ def test_what_is_seen_of_others_is_refused_and_not_kept(
         lie(table := json.loads(real(*arguments)))
         return json.dumps(table).encode()
 
-    with one_worker() as found:
+    with in_this_process(1) as found:
         with monkeypatch.context() as lying:
             lying.setattr(shards, "observe_shard", lies)
             with pytest.raises(BadRecipe, match=rf"^worker tcp://\S+ {said}"):

@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import tiny
+from schedulers import QUIET, in_this_process
 
 import onnxq
 from onnxq.calibration.find_ranges import Effort
@@ -32,13 +33,8 @@ from onnxq.searching import plans_elsewhere, space
 from onnxq.summaries.evidence import Layer, add_arrays
 from onnxq.summaries.ranges import NO_RANGES
 
-distributed = pytest.importorskip("distributed")
 pytest.importorskip("highspy")
-pytestmark = [
-    pytest.mark.usefixtures("quick"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.usefixtures("quick"), *QUIET]
 TEXT = """m (float[n, 64] x) => (float[n, 24] y) {
     a = MatMul (x, w0)  b = Relu (a)  c = MatMul (b, w1)  d = Relu (c)  e = MatMul (d, w2)  f = Add (e, b)
     g = Relu (f)  y = MatMul (g, w3)
@@ -70,11 +66,6 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(plans_elsewhere, "LEAST_SECONDS", 0.0)
     monkeypatch.setitem(space.RUNS, "quick", (0.0, 24, 24))
     monkeypatch.chdir(tmp_path)
-
-
-def in_this_process(workers: int) -> Any:
-    options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", **options)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 7])
