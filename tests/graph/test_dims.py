@@ -18,6 +18,8 @@ from onnxq.passes.fold_shapes import FoldShapes
 
 CONSTANTS = {
     "zero": np.array(0),
+    "unit": np.array(1),
+    "pair": np.array(2),
     "one": np.array([1]),
     "two": np.array([2]),
     "three": np.array([3]),
@@ -62,6 +64,13 @@ BODIES = {
                    o = ConstantOfShape<value = int64[1] {1}>(k)  f = Mul(o, last)  e = Equal(d, f)  j = Where(e, o, d)
                    a = Expand(token, j)  b = Expand(r, j)  g = Expand(table3, s)  l = Concat<axis = 1>(a, r)
                    i = Shape(l)  y = Add(l, l)""",
+    "counted": """s = Shape(r)  n = Gather(s, zero)  t = Gather(s, unit)  a = Range(zero, n, unit)
+                  b = Range(zero, t, unit)  c = Range(unit, t, unit)  d = Range(zero, t, pair)
+                  e = Unsqueeze(a, last)  f = Add(e, b)  g = CumSum(r, zero)  h = Sin(g)
+                  k = Trilu(h)  y = GreaterOrEqual(f, zero)""",
+    "flattened": """a = Flatten(x)  b = Flatten<axis = 0>(r)  c = Flatten<axis = 3>(r)  d = Flatten<axis = -1>(r)
+                    e = Flatten<axis = 2>(matrix)  f = Slice(r, first, one, two)  g = Flatten<axis = 2>(f)
+                    y = Flatten<axis = 1>(g)""",
     "looked up": """s = Shape(r)  i = Cast<to = 7>(r)  z = Mul(i, first)  a = Gather(table, z)
                     y = Gather<axis = 1>(x, zero)""",
 }

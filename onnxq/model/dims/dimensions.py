@@ -18,12 +18,13 @@ _ALIKE = frozenset(
         *("HardSwish", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "Mish", "Neg"),
         *("Not", "Reciprocal", "Relu", "RMSNormalization", "SimplifiedLayerNormalization", "Sigmoid", "Softmax"),
         *("Softplus", "Sqrt", "Swish", "Tanh", "GroupNormalization"),
+        *("Ceil", "Cos", "CumSum", "Floor", "IsNaN", "Round", "ScatterElements", "ScatterND", "Sign", "Sin", "Trilu"),
     ]
 )
 _BROADCAST = frozenset(
     [
         *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "And", "Or", "Equal", "Greater", "Less", "PRelu"),
-        *("GreaterOrEqual", "LessOrEqual"),
+        *("GreaterOrEqual", "LessOrEqual", "Mod", "Xor"),
     ]
 )
 _WINDOWS = {"Conv": 0, "ConvTranspose": 1, "MaxPool": None, "AveragePool": None}
@@ -176,6 +177,23 @@ def _expanded(node: ir.Node, sizes: Sizes) -> Dims | None:
     return _together([dims, asked.sizes], node)
 
 
+def _flattened(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims, axis = sizes.of(node.inputs[0]), graph.attribute_int(node, "axis", 1)
+    if dims is None or not -len(dims) <= axis <= len(dims):
+        return None
+    axis += len(dims) * (axis < 0)
+    made = (left_of(part, ()) for part in (dims[:axis], dims[axis:]))
+    return tuple(_new(node, place) if size is None else size for place, size in enumerate(made))
+
+
+def _counted(node: ir.Node, sizes: Sizes) -> Dims:
+    """As many numbers as a size says, from zero on."""
+    start, stop, step = (None if (each := sizes.elements_of(value)) is None else each.sizes for value in node.inputs)
+    is_plain = start == (0,) and step == (1,) and stop is not None and len(stop) == 1
+    size = stop[0] if is_plain and stop is not None else None
+    return (_new(node, 0) if size is None or (isinstance(size, int) and size < 0) else size,)
+
+
 def left_of(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim | None:
     """The one size that makes `parts` as many elements as `whole`; None if it is not known."""
     names, taken = (Counter(dim for dim in dims if not isinstance(dim, int)) for dims in (whole, parts))
@@ -305,6 +323,8 @@ _MAKERS: dict[str, Callable[[ir.Node, Sizes], Dims | None]] = {
     "Transpose": _transposed,
     "Reshape": _reshaped,
     "Expand": _expanded,
+    "Flatten": _flattened,
+    "Range": _counted,
     "Gather": _gather,
     "Concat": _concat,
     "Slice": _slice,
