@@ -45,6 +45,8 @@ RECURRENT_INPUTS = ("bias", "sequence_lens", "initial_h", "initial_c")
 ISLANDS = REGION, BF16_REGION = "Region", "Bf16Region"
 #: Overloads are part of the protobuf from this version on, and bodies are written in these standard operators.
 IR_VERSION, OPSET = 10, 21
+#: Those of a DenseMatMul and an Attention need no newer ones than these.
+FLOAT_OPSET = 15
 _FILES = {
     MATMUL: "_matmul",
     DENSE: "_dense",
@@ -114,7 +116,7 @@ def add_functions(model: ir.Model, variants: Iterable[Variant]) -> None:
 
 @functools.cache
 def body(variant: Variant, opset: int) -> onnx.FunctionProto:
-    """The function of `variant` in standard operators of version `opset` (at least `OPSET`)."""
+    """The function of `variant` in standard operators of version `opset`: at least `OPSET`, or `FLOAT_OPSET`."""
     lines: list[str] = importlib.import_module(f"onnxq.own_ops.{_FILES[variant.op]}").lines(variant)
     function = onnx.parser.parse_function(f'<domain: "{DOMAIN}", opset_import: ["": {opset}]>\n' + "\n".join(lines))
     function.overload = variant.overload

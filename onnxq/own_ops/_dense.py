@@ -9,11 +9,35 @@ from __future__ import annotations
 from onnxq.own_ops import DENSE, Variant
 from onnxq.own_ops._parts import FLOAT
 
-#: By the word of an activation function, what computes it of `sum`.
+#: By the word of an activation function, what computes it of `sum`; that of Gelu as opsets before 20 spell it, which
+#: onnxruntime makes one kernel of.
 ACTIVATIONS = {
     "relu": ["active = Relu (sum)"],
-    "gelu": ["active = Gelu (sum)"],
-    "gelu_tanh": ['active = Gelu <approximate = "tanh"> (sum)'],
+    "gelu": [
+        "root = Constant <value_float = 1.4142135> ()",
+        "unit = Constant <value_float = 1.0> ()",
+        "half = Constant <value_float = 0.5> ()",
+        "divided = Div (sum, root)",
+        "erf = Erf (divided)",
+        "part = Add (erf, unit)",
+        "both = Mul (sum, part)",
+        "active = Mul (both, half)",
+    ],
+    "gelu_tanh": [
+        "third = Constant <value_float = 3.0> ()",
+        "cubed = Constant <value_float = 0.044715> ()",
+        "root = Constant <value_float = 0.7978846> ()",
+        "unit = Constant <value_float = 1.0> ()",
+        "half = Constant <value_float = 0.5> ()",
+        "cube = Pow (sum, third)",
+        "small = Mul (cubed, cube)",
+        "inner = Add (sum, small)",
+        "scaled = Mul (root, inner)",
+        "tanh = Tanh (scaled)",
+        "part = Add (unit, tanh)",
+        "halved = Mul (half, sum)",
+        "active = Mul (halved, part)",
+    ],
     "silu": ["part = Sigmoid (sum)", "active = Mul (sum, part)"],
 }
 

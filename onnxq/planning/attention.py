@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.plan import Choice, Method, Plan
@@ -185,8 +186,11 @@ def is_of_rows(softmax: ir.Node, turn: ir.Node | None) -> bool:
 
 
 def with_attention(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, types: Types) -> Plan:
-    """`plan` with a choice for the Softmax of each attention."""
-    if not target.has_onnxq_ops or not any(choice.op != "Gather" for choice in plan.those(Method.PACKED)):
+    """`plan` with a choice for the Softmax of each attention, where products have kernels of their own, and of each
+    that is not int8 among those that are."""
+    has_kernels = any(choice.op != "Gather" for choice in plan.those(Method.PACKED))
+    has_kernels |= any(choice.op in ("MatMul", "Gemm") for choice in plan.those(Method.STATIC))
+    if not target.has_onnxq_ops or not has_kernels or graph.opset(model) < own_ops.FLOAT_OPSET:
         return plan
     made = []
     for node in graph.nodes(model):

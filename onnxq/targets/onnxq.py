@@ -14,8 +14,6 @@ from onnxq.targets._recurrent import why_no_kernel
 #: Numbers from which on a weight in float16 is multiplied by as it lies: it is read from memory then, half as many
 #: bytes as of float32, and stays in the file's mapping. Smaller ones stay in caches, where unpacking them takes longer.
 LARGE = 1 << 22
-#: The oldest standard operators that bodies of recurrent layers are written in.
-BODIES = 13
 #: Times the codes of a row that its tiles may take, which hold whole blocks, where codes have few bits to be small.
 MOST_PADDED = 1.125
 
@@ -39,7 +37,7 @@ class onnxq(Target):
 
     def opset_for(self, scheme: str) -> int:
         if scheme in INTEGER_SCHEMES:
-            return max(BODIES, super().opset_for(scheme))
+            return max(own_ops.FLOAT_OPSET, super().opset_for(scheme))
         if weight_format(scheme) == "float16":
             return super().opset_for(scheme)
         if scheme not in SCHEMES and formats.get(scheme).multiplied_as is None and super().opset_for(scheme):

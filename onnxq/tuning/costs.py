@@ -14,7 +14,7 @@ from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.runtime import known
 from onnxq.runtime.kernel_times import Kernel
-from onnxq.tuning.halves import HalfCosts, in_half
+from onnxq.tuning.halves import HalfCosts, are_in_half, in_half
 from onnxq.tuning.mincut import Cut
 
 #: Why nodes are in float: by their time alone, and by what their noise is worth.
@@ -36,7 +36,7 @@ class Costs:
         release: the same from int8 to float, where that is another time.
         conversion_rate: that an element takes of it; None where no conversion was seen.
         total_float: of the whole float model.
-        halves: of convolutions in bfloat16, where the target has them.
+        halves: of nodes in bfloat16, where the target has them.
     """
 
     float_seconds: dict[str, float] = field(default_factory=dict)
@@ -154,14 +154,14 @@ def unfused(model: ir.Model, plan: Plan, quantized: Iterable[Kernel]) -> list[Ch
 def predicted_seconds(plan: Plan, measured: Costs, full: Plan) -> float:
     """Seconds of one run of `plan`, from the costs of its nodes. `full` is the plan that was measured."""
     quantized = {choice.node for choice in plan.those(*COMPUTING)}
-    halves = {choice.node for choice in plan if choice.joins_bf16_region}
+    halves = {choice.node for choice in are_in_half(plan, full)}
     seconds = measured.total_float
     for choice in full.those(*COMPUTING):
         in_float = measured.float_seconds.get(choice.node, 0.0)
-        if choice.node in quantized:
-            seconds += measured.quantized_seconds.get(choice.node, 0.0) - in_float
-        elif choice.node in halves:
+        if choice.node in halves:
             seconds += measured.halves.seconds.get(choice.node, in_float) - in_float
+        elif choice.node in quantized:
+            seconds += measured.quantized_seconds.get(choice.node, 0.0) - in_float
     return seconds
 
 
@@ -185,9 +185,9 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
     """`plan` with those nodes back in float that cost more than they give.
 
     The sum to be made small is seconds of all nodes, plus conversions wherever int8 meets float, plus `harm` (seconds
-    that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut. Convolutions may be
-    in bfloat16 too, without noise: as what is in int8 converts to float before it converts to bfloat16, the three lie
-    in a row, and two yes-or-no questions about a node say all; that both are answered by yes is impossible.
+    that a node's quantization noise is taken to be worth) of all quantized nodes: a minimum cut. Some may be in
+    bfloat16 too: as what is in int8 converts to float before it converts to bfloat16, the three lie in a row, and two
+    yes-or-no questions about a node say all; that both are answered by yes is impossible.
     """
     cut = Cut()
     int8_makers = int8_regions.int8_makers(model, plan)
@@ -236,7 +236,7 @@ def _not_half(node: str) -> tuple[str, str]:
 
 
 def _offer_halves(cut: Cut, costs: Costs, static: set[str]) -> None:
-    """Let convolutions that are not in int8 be in bfloat16."""
+    """Let nodes that are not in int8 be in bfloat16."""
     halves = costs.halves
     offered = static & halves.seconds.keys()
     for node in sorted(offered):

@@ -21,9 +21,9 @@ from onnxq.planning.attention import attention_at
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
-from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, predicted_seconds
+from onnxq.tuning.costs import Costs, attribute_costs, borders, conversions, owners_of, predicted_seconds
 from onnxq.tuning.costs_there import costs_there, made_in_floats
-from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
+from onnxq.tuning.halves import HalfCosts, all_in_half, are_in_half, conversion_rate, half_costs, seconds_in_half
 from onnxq.tuning.kernel_words import form_of, hash_of_plan, hash_of_trace, words_of
 from onnxq.tuning.plan_bench import PlanBench
 from onnxq.tuning.there import There
@@ -78,18 +78,18 @@ class Timings:
         return found
 
     def _halves(self, plan: Plan, elements: Mapping[str, int], in_float: Mapping[str, float]) -> HalfCosts:
-        """What convolutions of `plan` cost in bfloat16, on machines that multiply it; of a closed profile as far as it
+        """What nodes of `plan` cost in bfloat16, on machines that multiply it; of a closed profile as far as that
         says."""
         bench, profile = self._bench, self._profile
         halves = all_in_half(bench.model, plan)
-        chosen = [c for c in halves if c.joins_bf16_region and c.node in self._words]
-        if not profile.machine.multiplies_bfloat16 or not chosen:
+        made = {choice.node: self._keys(choice, plan.kernels_of) for choice in are_in_half(halves, plan)}
+        keys = {node: found[1] for node, found in made.items() if found}
+        if not profile.machine.multiplies_bfloat16 or not keys:
             return HalfCosts()
-        keys = {c.node: f"{self._words[c.node]} | {form_of(c, plan.kernels_of, self._level)}" for c in chosen}
         if not profile.is_closed and any(key not in profile.kernels for key in keys.values()):
-            kernels = bench.kernels(halves)
+            kernels, owners = bench.kernels(halves), owners_of(bench.model, halves)
             seen: dict[str, list[float]] = {}
-            for node, seconds in seconds_in_half(kernels).items():
+            for node, seconds in seconds_in_half(kernels, owners).items():
                 if node in keys:
                     seen.setdefault(keys[node], []).append(seconds)
             for key, each in seen.items():

@@ -21,7 +21,7 @@ from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
 from onnxq.tuning.costs import NOISIER, SLOWER, Costs, cheapest, predicted_seconds, unfused
-from onnxq.tuning.halves import HalfCosts, in_half
+from onnxq.tuning.halves import HalfCosts, are_in_half, in_half
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
 from onnxq.tuning.refine import kind_of, refine, with_finest_weights, with_whole_bytes
@@ -55,11 +55,11 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
         progress: told what is being measured, and how much of it is left.
     """
     found = _tuned(Terms.of(bench, recipe, progress), plan, observed)
-    halves = int8_regions.in_bfloat16(found)
+    halves = [*int8_regions.in_bfloat16(found), *(c for c in are_in_half(found, plan) if c.method in COMPUTING)]
     if not halves or recipe.keep_slow:
         return found
-    # Whether regions of them pay off beside what onnxruntime makes of the rest shows only whole.
-    return better(bench, found, found.replacing(replace(choice, reason=SLOWER) for choice in halves), recipe)
+    # Whether they pay off beside what onnxruntime makes of the rest shows only whole.
+    return better(bench, found, found.replacing(in_float(choice, SLOWER) for choice in halves), recipe)
 
 
 def _tuned(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:

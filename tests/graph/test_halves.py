@@ -1,9 +1,10 @@
-"""int8, bfloat16 or float for each convolution, decided by one minimum cut: compared with trying everything."""
+"""int8, bfloat16 or float for each node, decided by one minimum cut: compared with trying everything."""
 
 from __future__ import annotations
 
 import itertools
 
+import onnx_ir as ir
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,12 @@ from tiny import normal
 from onnxq import targets
 from onnxq.model.types import infer_types
 from onnxq.passes.prepare import prepare
-from onnxq.plan import COMPUTING, Method
+from onnxq.plan import COMPUTING, Method, Plan
 from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.tuning.costs import Costs, cheapest, predicted_seconds
-from onnxq.tuning.halves import HalfCosts, all_in_half, conversion_rate, half_costs, seconds_in_half
+from onnxq.tuning.halves import HalfCosts, all_in_half, are_in_half, conversion_rate, half_costs, seconds_in_half
 
 CHAIN = "[a] u = Conv(x, f)  [b] v = Conv(u, f)  [c] w = Conv(v, f)  [d] z = Conv(w, f)"
 MADE = tiny.read(tiny.model(f"g (float[1,16,8,8] x) => (z) {{ {CHAIN} }}", {"f": normal(16, 16, 1, 1)}))
@@ -93,6 +94,37 @@ def test_activations_that_convolutions_compute_are_not_paid_for_twice() -> None:
     assert predicted_seconds(best, costs, plan) == 9.0 - 3.0 - 1.0
 
 
+PRODUCTS = """[a] h = MatMul(x, w)  g = Gelu(h)  [b] k = MatMul(g, w)  [c] s = MatMul(k, t)  [m] p = Softmax(s)
+              v = MatMul(p, k)  [d] z = MatMul(v, w)"""
+
+
+def products(opset: int = 20) -> tuple[ir.Model, Plan]:
+    header = f"g (float[1,16,32] x, float[1,32,16] t) => (z) {{ {PRODUCTS} }}"
+    made = tiny.read(tiny.model(header, {"w": normal(32, 32)}, opset=opset))
+    prepare(made)
+    return made, make_plan(made, Recipe("w8a8"), targets.get("onnxq"), infer_types(made))
+
+
+def test_products_and_attentions_are_float_between_kernels_in_bfloat16() -> None:
+    """No border costs anything; each is decided alone."""
+    made, plan = products()
+    assert {each.node for each in plan.those(Method.STATIC)} >= {*"abdm"}
+    halves = all_in_half(made, plan)
+    methods = {each.node: (each.method, each.format) for each in are_in_half(halves, plan)}
+    dense = (Method.PACKED, "bfloat16")
+    assert methods == {"a": dense, "b": dense, "d": dense, "m": (Method.FUSED, None)}
+    found = half_costs(made, dict.fromkeys("abdm", 1.0), 1e-6, {})
+    assert found == HalfCosts(dict.fromkeys("abdm", 1.0))
+    nodes = [each.node for each in plan.those(Method.STATIC)]
+    floats = dict.fromkeys(nodes, 4.0) | {"b": 0.5}
+    costs = Costs(floats, dict.fromkeys(nodes, 9.0) | {"d": 0.25}, {}, 20.0, halves=found)
+    best = cheapest(made, plan, costs, {})
+    assert best.choices["a"].label == "bfloat16" and best.choices["m"].method is Method.FUSED
+    assert best.choices["d"].method is Method.STATIC and best.choices["b"].method is Method.STORED
+    assert predicted_seconds(best, costs, plan) == 20.0 - sum(floats[n] for n in "amd") + 1.0 + 1.0 + 0.25
+    assert all_in_half(*products(opset=14)).those(Method.PACKED) == []
+
+
 def test_only_targets_with_regions_are_asked() -> None:
     halves = all_in_half(MADE, PLAN)
     assert all(halves.choices[node].joins_bf16_region for node in NODES) and not halves.those(Method.STATIC)
@@ -107,5 +139,5 @@ def test_times_are_those_of_steps() -> None:
         Kernel("Bf16Region.write", "z_write", 4.0, 1),
         Kernel("Conv", "b", 9.0, 1),
     ]
-    assert seconds_in_half(kernels) == {"a": 3.0}
+    assert seconds_in_half(kernels, {each: each for each in "ab"}) == {"a": 3.0}
     assert conversion_rate(kernels, {"x": 1, "z": 2}) == 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tiny import sqnr
 import onnxq
 from onnxq.plan import Method
 from onnxq.runtime import native
+from onnxq.tuning.halves import in_half
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("quick")
@@ -185,6 +187,26 @@ def test_positions_of_a_table_that_is_cut_off_are_turned_in_the_region(tmp_path:
         assert sqnr(wanted, body) > 25
         if native.path() is not None:
             assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 30
+
+
+@pytest.mark.parametrize("gelu", GELUS)
+def test_products_and_attentions_may_be_bfloat16_among_others_in_int8(tmp_path: Path, gelu: str) -> None:
+    """In files of older operators too, whose bodies have no Gelu."""
+    path, out = transformer(tmp_path, gelu), tmp_path / "out.onnx"
+    recipe, data = onnxq.Recipe("w8a8", keep_slow=True), samples()
+    made = onnxq.quantize(path, out, recipe, target="onnxq", data=data, check=False)
+    halves = [c for c in made.plan.those(Method.STATIC) if c.node in ("q", "1", "2") or c.op == "Softmax"]
+    plan = made.plan.replacing(map(in_half, halves))
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, plan=plan, check=False, force=True)
+    model = onnx.load(out)
+    used = Counter(node.op_type for node in model.graph.node if node.domain == "onnxq")
+    assert (used["DenseMatMul"], used["Attention"]) == (3, 1) and used["Region"] >= 2
+    assert {each.version for each in model.opset_import if not each.domain} == {17}
+    x = np.random.default_rng(2).standard_normal((3, 17, WIDTH)).astype(np.float32)
+    wanted, body = (ort.InferenceSession(str(each)).run(None, {"x": x})[0] for each in (path, out))
+    assert sqnr(wanted, body) > 27
+    if native.path() is not None:
+        assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 30
 
 
 @pytest.mark.usefixtures("twice_as_fast")
