@@ -54,8 +54,13 @@ std::vector<float> factors(const Reader& read, size_t number, const Stage& stage
   while (all.size() < static_cast<size_t>(stage.outputs)) {
     all.push_back(all[all.size() - static_cast<size_t>(own)]);
   }
-  for (float& each : all) {
-    each = y_scale > 0.0f ? x_scale * each / y_scale : x_scale * each;
+  std::vector<float> by(all.size(), 1.0f);
+  if (stage.step.factor != kNone) {
+    by = read.of_outputs<float>(stage.step.factor, kFloat, "factor", own);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    float& each = all[i];
+    each = (y_scale > 0.0f ? x_scale * each / y_scale : x_scale * each) * by[i];
     if (!std::isfinite(each)) {
       refuse_stage(number, "has scales whose ratio is not finite");
     }

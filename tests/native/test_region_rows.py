@@ -92,6 +92,21 @@ def test_softmax_of_codes(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_numbers_that_outputs_are_multiplied_with(size: int) -> None:
+    """Of sums that others are added to, read by others, or written; negative ones and zeros too."""
+    net = Rows(205, (2, 5, 24), declared=("n", "t", 24))
+    scaled = []
+    for word in "abc":
+        net.constants[word] = net.rng.normal(0, 3, size).astype(np.float32) * (net.rng.random(size) > 0.2)
+        y = net.matmul(net.x, size)
+        scaled.append(net.node("Mul", [y, word] if word == "a" else [word, y]))
+        net.shapes[scaled[-1]] = net.shapes[y]
+    net.outputs += [net.node("Add", scaled[:2]), scaled[2]]
+    made = require_close(net, {"sums", "plus", "gemm"}, (2, 5, 24), (1, 1, 24), (0, 3, 24))
+    assert [node.op_type for node in made.graph.node].count("Mul") == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_softmax_of_float32(size: int) -> None:
     net = Rows(204, (2, 5, 24))
     net.outputs.append(net.softmax(net.matmul(net.x, size)))

@@ -86,13 +86,15 @@ def projected(x: str, word: str, y: str, at: int) -> list[onnx.NodeProto]:
     return [make_node("MatMul", [x, f"w{word}"], [f"{y}_p"], name=word), make_node("Add", read[:: 1 - 2 * at], [y])]
 
 
-def transformer(folder: Path, gelu: str = "erf", whole: bool | None = True) -> Path:
-    """One block: attention and feed-forward, each behind a normalization, each added to what was there."""
+def transformer(folder: Path, gelu: str = "erf", whole: bool | None = True, scaled: bool = False) -> Path:
+    """One block: attention and feed-forward, each behind a normalization, each added to what was there, `scaled` by a
+    number for each channel or as it is."""
     rng = np.random.default_rng(0)
     sizes = dict.fromkeys("qkvo", (WIDTH, WIDTH)) | {"1": (WIDTH, 4 * WIDTH), "2": (4 * WIDTH, WIDTH)}
     constants = {f"w{word}": rng.standard_normal(size) / size[0] ** 0.5 for word, size in sizes.items()}
     constants |= {f"b{word}": rng.standard_normal(size[1]) / 4 for word, size in sizes.items()}
     constants |= {"gamma": rng.uniform(0.5, 2, WIDTH), "beta": rng.standard_normal(WIDTH) / 4, **NUMBERS}
+    constants["less"] = rng.standard_normal(WIDTH)
     parted = [
         node
         for i, word in enumerate("qkv")
@@ -112,12 +114,14 @@ def transformer(folder: Path, gelu: str = "erf", whole: bool | None = True) -> P
         make_node("Transpose", ["a0"], ["a1"], perm=[0, 2, 1, 3]),
         make_node("Reshape", ["a1", "rows"], ["a2"]),
         *projected("a2", "o", "a3", 1),
-        make_node("Add", ["x", "a3"], ["r"]),
+        *[make_node("Mul", ["less", "a3"], ["a4"])] * scaled,
+        make_node("Add", ["x", "a4" if scaled else "a3"], ["r"]),
         *normalized("r", "n2", whole),
         *projected("n2", "1", "f1", 1),
         *GELUS[gelu],
         *projected("g", "2", "f2", 0),
-        make_node("Add", ["r", "f2"], ["z"]),
+        *[make_node("Mul", ["f2", "less"], ["f3"])] * scaled,
+        make_node("Add", ["r", "f3" if scaled else "f2"], ["z"]),
         *normalized("z", "n3", whole),
         make_node("MatMul", ["n3", "wo"], ["y"]),
     ]
@@ -187,6 +191,21 @@ def test_positions_of_a_table_that_is_cut_off_are_turned_in_the_region(tmp_path:
         assert sqnr(wanted, body) > 25
         if native.path() is not None:
             assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 30
+
+
+def test_numbers_that_what_is_added_is_multiplied_with_are_part_of_products(tmp_path: Path) -> None:
+    """As of a LayerScale, negative ones too."""
+    path, out = transformer(tmp_path, scaled=True), tmp_path / "out.onnx"
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    onnxq.quantize(path, out, recipe, target="onnxq", data=samples(), check=False)
+    (steps,) = regions_of(out)
+    assert steps.count("sums") == steps.count("plus") == 2
+    assert [node.op_type for node in onnx.load(out).graph.node if node.op_type == "Mul"] == []
+    x = np.random.default_rng(2).standard_normal((3, 17, WIDTH)).astype(np.float32)
+    wanted, body = (ort.InferenceSession(str(each)).run(None, {"x": x})[0] for each in (path, out))
+    assert sqnr(wanted, body) > 27
+    if native.path() is not None:
+        assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 34
 
 
 @pytest.mark.parametrize("gelu", GELUS)

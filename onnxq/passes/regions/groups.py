@@ -17,9 +17,12 @@ from onnxq.passes.regions.makers import MAKERS
 from onnxq.passes.regions.rows import Rows, is_read_here, with_floats
 from onnxq.planning import chains, int8_regions, moves
 from onnxq.planning.absorbed import behind_product
+from onnxq.planning.rows import norms
 from onnxq.runtime import known
 
 Ranks = Mapping[str, int]
+#: What outputs of a product are multiplied by, at most: scales times these stay finite.
+MOST_FACTOR = 1e6
 #: Times that is asked how tensors lie, until steps ask for what they were found to be.
 _ROUNDS = 8
 
@@ -217,9 +220,22 @@ def _product(plain: Group, node: ir.Node, ranks: Ranks, forms: Forms) -> Group |
     for activation in parts[len(added) :]:
         bounds = _bounds(activation)
     if quantize is None or bounds is None or (rank > 2 and not forms.may_be_stack(quantize)):
-        return with_floats(plain)
+        return with_floats(_with_factor(plain))
     words = {**plain.words, **bounds, **_codes(quantize)}
     return dataclasses.replace(plain, does="product", nodes=(node, *parts, quantize), words=words)
+
+
+def _with_factor(product: Group) -> Group:
+    """With the numbers that its outputs are multiplied by, as a LayerScale does (Touvron et al. 2021)."""
+    nodes = list(product.nodes)
+    factor, _ = norms.with_vector(nodes[-1], "Mul", nodes)
+    weight, tensor = product.words["weight"], graph.constant(factor)
+    if tensor is None or not isinstance(weight, ir.Value) or weight.shape is None:
+        return product
+    outputs = weight.shape.numpy()[0 if product.words.get("transposed") else 1]
+    if tensor.size != outputs or np.abs(tensor.numpy()).max() > MOST_FACTOR:
+        return product
+    return dataclasses.replace(product, nodes=tuple(nodes), words={**product.words, "factor": factor})
 
 
 def _quantize_behind(end: ir.Value) -> ir.Node | None:

@@ -99,8 +99,8 @@ def _spelled(mean: ir.Node, rank: int) -> RowNorm | None:
         found = found if again is None else [*found[:2], again, *found[2:]]
     if last is None or x is None:
         return None
-    weight, last = _with_vector(last, "Mul", found)
-    bias, last = _with_vector(last, "Add", found)
+    weight, last = with_vector(last, "Mul", found)
+    bias, last = with_vector(last, "Add", found)
     if not graph.are_closed(found, last):
         return None
     return RowNorm(x, tuple(found), weight, bias, epsilon, centred)
@@ -152,7 +152,7 @@ def _divided(root: ir.Node, of: ir.Value, found: list[ir.Node]) -> ir.Node | Non
     return product
 
 
-def _with_vector(last: ir.Node, op: str, found: list[ir.Node]) -> tuple[ir.Value | None, ir.Node]:
+def with_vector(last: ir.Node, op: str, found: list[ir.Node]) -> tuple[ir.Value | None, ir.Node]:
     """The vector that alone is combined with what `last` makes, and the node that does it."""
     behind = graph.only_consumer(last.outputs[0])
     if behind is None or not graph.is_op(behind, op) or behind.graph is not last.graph:
