@@ -67,6 +67,17 @@ def test_shapes(isa: str, format: str, M: int, N: int, K: int, block: int) -> No
         assert np.all(np.abs(y - wanted) <= fast_bound(x, w, b))
 
 
+@pytest.mark.parametrize(("M", "K"), [(290, 2100), (600, 1100), (530, 700)])
+@pytest.mark.parametrize("format", ["bfloat16", "int4", "int8"])
+@pytest.mark.parametrize("isa", [isa for isa in kernels.isas() if isa.startswith("amx")])
+def test_more_rows_than_a_cache_holds(isa: str, format: str, M: int, K: int) -> None:
+    """x meets a weight in parts, of rows and of k."""
+    x, w = activations(M, K), weight(format, 70, K, 32)
+    for threads in (1, 2):
+        y = kernels.matmul(isa, x, w, threads=threads, place=guarded)
+        assert np.all(np.abs(y - product(x, w)) <= fast_bound(x, w))
+
+
 @pytest.mark.parametrize(("format", "zeros"), [v for v in kernels.VARIANTS if v[0] not in ("nf4", "fp4")])
 @every_isa
 def test_counting(isa: str, format: str, zeros: bool) -> None:

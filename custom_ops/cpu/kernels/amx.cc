@@ -33,7 +33,7 @@ struct Panel {
 template <int kTiles, class Next>
 void multiply_rows(const Panel& panel, const uint8_t* x, const uint8_t* next_x, uint8_t* sums, Next& next) {
   constexpr bool two = kTiles == 2;
-  constexpr int64_t kSums = kTiles * kPairBytes, kFetched = kSums / kDecodedSteps;
+  constexpr int64_t kSums = kTiles * kPairBytes, kFetched = kSums / kShortSteps;
   load_sums<kTiles>(panel.before, sums);
   for (int64_t i = 0; i < panel.steps; ++i) {
     tile_load_passing<4>(x + i * kTileBytes);
@@ -80,12 +80,12 @@ void multiply_panel(const Problem& p, const Place& at, const uint8_t* tiles, con
 
 template <class Next>
 void multiply(const Problem& p, const Part& all, const uint8_t* packed) {
-  alignas(64) uint8_t panels[2][kDecodedSteps * kPairBytes];
+  alignas(64) uint8_t panels[2][kShortSteps * kPairBytes];
   SumMemory memory(order(p, all, kSumBytes));
   const Order o = order(p, all, memory.bytes());
   uint8_t* const sums = memory.get();
   // The panel after the next: behind it, or, where several groups meet a chunk, beside it.
-  const int64_t behind = 2 * tile_bytes(p.format, kDecodedSteps * kStep);
+  const int64_t behind = 2 * tile_bytes(p.format, kShortSteps * kStep);
   const int64_t beside = kVectors * tile_bytes(p.format, padded(p.K, p.block));
   Next next(p);
   const auto begin = [&](const Place& at, uint8_t* panel, int64_t pauses) {

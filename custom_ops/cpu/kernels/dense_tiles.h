@@ -1,6 +1,6 @@
 // Products by weights in bfloat16 on AMX: they are tiles as they lie.
 //
-// 32 columns by 512 k of the weight stay in the first-level cache while rows of x pass, from the second-level cache, by loads
+// 32 columns by 512 or 256 k of the weight stay in the first-level cache while rows of x pass, from the second-level cache, by loads
 // that leave it there; meanwhile the next such panel comes into the second-level cache, and the next sums into the first. A chunk
 // of x meets several groups of columns, so that a row of y is written in pieces of more than two lines. Where there are at most
 // 32 rows, sums stay in tiles, and the weight is read once, as a stream.
@@ -18,17 +18,18 @@ struct DensePanel {
   const uint8_t* half[kVectors];
   int64_t steps;
   Sums before, after;
-  // Fetched at every step: lines of each half of the next panel, or of this one further on, and of the next chunk of x.
+  // Fetched at every step: lines of each half of the next panel, or of this one further on, of the next chunk of x, and of the
+  // sums of a tile of rows that come next.
   const uint8_t* next[kVectors];
-  int64_t lines, x_lines;
+  int64_t lines, x_lines, sum_lines;
   bool near;
 };
 
 template <int kTiles>
 void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* next_x, int64_t pass, uint8_t* sums) {
   constexpr bool two = kTiles == 2;
-  constexpr int64_t kSums = kTiles * kPairBytes, kFetched = kSums / kDenseSteps;
-  const int64_t fetched = panel.lines * kLine, x_fetched = panel.x_lines * kLine;
+  constexpr int64_t kSums = kTiles * kPairBytes;
+  const int64_t fetched = panel.lines * kLine, x_fetched = panel.x_lines * kLine, sums_fetched = kTiles * panel.sum_lines * kLine;
   const uint8_t* next[kVectors] = {panel.next[0] + pass * panel.steps * fetched, panel.next[1] + pass * panel.steps * fetched};
   load_sums<kTiles>(panel.before, sums);
   for (int64_t i = 0; i < panel.steps; ++i) {
@@ -47,8 +48,8 @@ void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* nex
         panel.near ? fetch_near(next[c] + i * fetched + line) : fetch_far(next[c] + i * fetched + line);
       }
     }
-    for (int64_t line = 0; line < kFetched && panel.after == kInMemory; line += kLine) {
-      fetch_near(sums + kSums + i * kFetched + line);
+    for (int64_t line = 0; line < sums_fetched; line += kLine) {
+      fetch_near(sums + kSums + i * sums_fetched + line);
     }
     for (int64_t line = 0; line < x_fetched; line += kLine) {
       fetch_far(next_x + i * x_fetched + line);
@@ -73,13 +74,14 @@ void multiply_panel(const Problem& p, const Place& now, const Place& then, const
   const bool first = now.chunk == 0, last = now.chunk + 1 == chunks(p), stay = part.tiles <= 2;
   const int64_t passes = row_tiles(part.tiles, 2), lines_of_tile = kTileBytes / kLine;
   DensePanel panel = {{}, c.count, first ? kNone : stay ? kInTiles : kInMemory, stay && !last ? kInTiles : kInMemory, {},
-                      row_tiles(lines_of_tile, passes), 0, stay};
+                      row_tiles(lines_of_tile, passes), 0, 0, stay};
   const Group here = group<Zmm>(p, part.group + now.group), there = group<Zmm>(p, then.part.group + then.group);
   for (int i = 0; i < kVectors; ++i) {
     panel.half[i] = here.weight[i] + c.first * kTileBytes;
     panel.next[i] = stay ? panel.half[i] + kTilesAhead : there.weight[i] + chunk(p, then.chunk).first * kTileBytes;
   }
   panel.x_lines = fits(p, part.tiles) ? 0 : row_tiles(2 * lines_of_tile, part.groups);
+  panel.sum_lines = panel.after == kInMemory ? kPairBytes / kLine / chunk_steps(p) : 0;
   for (int64_t i = 0; i < part.tiles; i += 2) {
     const int64_t tile = part.tile + i;
     const uint8_t* const x = packed + packed_byte(p, c, tile);
