@@ -39,6 +39,21 @@ def test_cast_like_becomes_cast() -> None:
     assert graph.attribute_int(tiny.find(made, "Cast"), "to", 0) == HALF
 
 
+def test_what_is_of_the_type_already_is_not_cast() -> None:
+    """Others are, and what is unknown, and what nobody else could be returned for."""
+    text = """g (float[N,4] x, float16[N,4] h, int64[N,4] i) => (float[N,4] y, float[N,4] z, float[N,4] o) {
+        s = Softmax(x)  a = Cast<to=1>(s)  b = Cast<to=1>(a)  c = Cast<to=10>(b)  d = Cast<to=1>(c)  e = Cast<to=1>(h)
+        j = Cast<to=1>(i)  u = com.microsoft.Unknown(x)  v = Cast<to=1>(u)
+        t = Sum(b, d, e, j, v)  y = Cast<to=1>(t)  z = Cast<to=1>(x)  o = Cast<to=1>(s) }"""
+    made = tiny.read(tiny.model(text))
+    assert NameCastTypes()(made).modified
+    assert not NameCastTypes()(made).modified
+    assert tiny.ops(made) == ["Softmax", *["Cast"] * 4, "Unknown", "Cast", "Sum", "Cast"]
+    assert [out.name for out in made.graph.outputs] == ["y", "z", "o"]
+    softmax = tiny.find(made, "Softmax").outputs[0]
+    assert softmax.name == "o" and softmax.is_graph_output()
+
+
 def test_cast_like_something_unknown_stays() -> None:
     """`modified` says what was done, not what was looked at."""
     text = "g (float[N,4] x) => (y) { u = com.microsoft.Unknown(x)  y = CastLike(x, u) }"
