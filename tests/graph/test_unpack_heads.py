@@ -100,6 +100,16 @@ TURNS = {
         "m = Reshape(x, rows)  t = Transpose<perm = [0, 2, 1]>(m)  y = Reshape(t, other)",
         False,
     ),
+    "rows of all heads": (
+        "[2, 3, 5, 4]",
+        "m = Reshape(x, mixed)  t = Transpose<perm = [0, 2, 1]>(m)  y = Reshape(t, turned)",
+        False,
+    ),
+    "all heads, and as many rows as there are": (
+        "[2, 3, 5, 4]",
+        "m = Reshape(x, heads)  t = Transpose<perm = [0, 2, 1]>(m)  y = Reshape(t, turned)",
+        True,
+    ),
     "its own sizes": (
         "[n, 3, k, 4]",
         "s = Shape(x)  n = Gather(s, i0)  k = Gather(s, i2)  n1 = Unsqueeze(n, zero)  k1 = Unsqueeze(k, zero)  "
@@ -115,6 +125,8 @@ def test_matrices_are_turned_where_they_lie(case: str) -> None:
     declared, body, goes = TURNS[case]
     constants = {
         "rows": np.array([-1, 5, 4]),
+        "mixed": np.array([2, -1, 4]),
+        "heads": np.array([6, -1, 4]),
         "turned": np.array([2, 3, 4, 5]),
         "other": np.array([3, 2, 4, 5]),
         **{name: np.array([i]) for name, i in (("zero", 0), ("minus", -1), ("three", 3), ("four", 4))},

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.dims.dimensions import sizes_of
-from onnxq.model.dims.known import Dim, Sizes
+from onnxq.model.dims.known import Dims, Sizes
 from onnxq.model.graph import Names
 
 
@@ -41,11 +41,21 @@ def _is_turned(first: ir.Node, last: ir.Node, sizes: Sizes) -> bool:
     if x is None or len(x) != 4 or middle is None or end is None:
         return False
     a, b, n, d = x
-    return _is_shape(middle.sizes, (None, n, d)) and _is_shape(end.sizes, (a, b, d, n))
+    return _is_joined(middle.sizes, x) and _is_shape(end.sizes, (a, b, d, n))
 
 
-def _is_shape(asked: tuple[Dim, ...], wanted: tuple[Dim | None, ...]) -> bool:
+def _is_joined(asked: Dims, x: Dims) -> bool:
+    """Whether [a · b, n, d] is asked for. Where the last two are known to be, the first is what is left; else that must
+    be known too: [a, −1, d] are other rows."""
+    a, b, n, d = x
+    if len(asked) != 3:
+        return False
+    whole = a * b if isinstance(a, int) and isinstance(b, int) else None
+    return _is_shape(asked, (asked[0], n, d)) and (whole == asked[0] or asked[1:] == (n, d))
+
+
+def _is_shape(asked: Dims, wanted: Dims) -> bool:
     """Whether these sizes are asked for: one may be −1, which is what is left. A zero is the size of another axis."""
     if len(asked) != len(wanted) or asked.count(-1) > 1 or 0 in asked:
         return False
-    return all(size in (-1, one) or one is None for size, one in zip(asked, wanted, strict=True))
+    return all(size in (-1, one) for size, one in zip(asked, wanted, strict=True))
