@@ -77,7 +77,7 @@ def test_commands_are_those_of_a_shell_and_name_what_there_is(job: dict[str, Any
         subprocess.run(["bash", "-n"], input=plain, text=True, check=True)
         for path in re.findall(r"(?:tests|models|custom_ops|\.ci|docs)(?:/[\w./-]+)?(?=[\s\"']|$)", plain):
             assert (ROOT / path).exists(), path
-        for named in itertools.chain.from_iterable(x.split(",") for x in re.findall(r"\[([\w,]+)\]", plain)):
+        for named in itertools.chain.from_iterable(x.split(",") for x in re.findall(r"\.\[([\w,]+)\]", plain)):
             assert named in extras, named
 
 
