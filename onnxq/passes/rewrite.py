@@ -13,6 +13,7 @@ from onnxq.errors import root_cause
 from onnxq.model import graph
 from onnxq.model.types import Types, types_of
 from onnxq.model.weights import find_weights
+from onnxq.passes.fusing.declare_ranks import DeclareRanks
 from onnxq.passes.fusing.fuse_attention import FuseAttention
 from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.fusing.keep_in_float import KeepInFloat
@@ -64,7 +65,7 @@ def rewrite(
     if plan.those(Method.FUSED):
         behind.append(FuseAttention(plan, types(), exact=exact))
     if target.has_onnxq_ops:
-        behind.append(FuseEpilogues())
+        behind += [FuseEpilogues(), DeclareRanks(types)]
     if target.spells_hard_sigmoids:
         behind.append(SpellHardSigmoids())
     regions = int8_regions.has_regions(plan)

@@ -228,6 +228,27 @@ def test_products_and_attentions_may_be_bfloat16_among_others_in_int8(tmp_path: 
         assert sqnr(body, onnxq.session(str(out)).run(None, {"x": x})[0]) > 30
 
 
+def test_what_a_scan_makes_by_products_in_bfloat16_has_a_rank(tmp_path: Path) -> None:
+    """Without one onnxruntime does not run it, and an operator cannot tell of sizes without names."""
+    text = """m (float[t, n, 32] x, float[n, 32] s) => (float[n, 32] last, float[t, n, 32] y) {
+        last, y = Scan <num_scan_inputs = 1, body = b (float[m, 32] h, float[k, 32] xi) => (next, out) {
+            p = MatMul (h, w)  a = Add (p, xi)  next = Tanh (a)  out = MatMul (next, v) }> (s, x)
+    }"""
+    weights = {"w": tiny.normal(32, 32) / 6, "v": tiny.normal(32, 32, seed=1) / 6}
+    path, out = tiny.save(tiny.model(text, weights), tmp_path), tmp_path / "q.onnx"
+    data = [{"x": tiny.normal(3, 2, 32, seed=i), "s": tiny.normal(2, 32, seed=i)} for i in range(4)]
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    made = onnxq.quantize(path, out, recipe, target="onnxq", data=data, check=False)
+    plan = made.plan.replacing(map(in_half, made.plan.those(Method.STATIC)))
+    onnxq.quantize(path, out, "w8a8", target="onnxq", data=data, plan=plan, check=False, force=True)
+    body = next(a.g for node in onnx.load(out).graph.node for a in node.attribute if a.HasField("g"))
+    assert [node.op_type for node in body.node].count("DenseMatMul") == 2
+    feed = {"x": tiny.normal(5, 3, 32, seed=9), "s": tiny.normal(3, 32, seed=9)}
+    wanted = ort.InferenceSession(path).run(None, feed)
+    for session in (ort.InferenceSession(out), onnxq.session(str(out))):
+        assert all(sqnr(*each) > 35 for each in zip(wanted, session.run(None, feed), strict=True))
+
+
 @pytest.mark.usefixtures("twice_as_fast")
 def test_tuned_plans_have_them_too(tmp_path: Path) -> None:
     path, out = transformer(tmp_path), tmp_path / "out.onnx"
