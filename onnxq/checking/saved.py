@@ -15,7 +15,7 @@ from onnxq.checking.models import Check, check_models
 from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, Bug
 from onnxq.files.staging import scratch
 from onnxq.job import Job
 from onnxq.output import write
@@ -23,6 +23,11 @@ from onnxq.plan import Method, Plan
 from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
+
+#: dB below which it is asked whether that much was lost by numbers of fewer bits, or before any had fewer.
+SUSPECT_DB = 15.0
+#: What a rewrite may cost that only changes the order of sums, or float16 for float32.
+REWRITTEN_DB = 20.0
 
 
 def check_saved(
@@ -43,15 +48,16 @@ def check_saved(
 
     Raises:
         CheckFailed: the file is broken, or computes something else.
+        Bug: what was rewritten before anything was quantized computes something else already.
     """
     job.progress.start("checking the saved file")
     notes = kept_rules(staged, job.target.name)
     with contextlib.ExitStack() as kept:
         runnable = staged
 
-        def as_measured() -> Path:
+        def written(model: ir.Model) -> Path:
             path = Path(kept.enter_context(scratch())) / staged.name
-            write.save(measured(), path)
+            write.save(model, path)
             return path
 
         if job.target.spelled:
@@ -65,12 +71,24 @@ def check_saved(
         check = functools.partial(check_models, _reference(job), trials=trials, threads=job.threads, classes=classes)
         found = check(runnable, bare=bare)
         if plan.shortens_floats:
-            found = _rounded(found, check(as_measured(), seconds=0.0))
+            found = _rounded(found, check(written(measured()), seconds=0.0))
+        if found.sqnr < SUSPECT_DB:
+            _require_same(job, lambda path: check(path, seconds=0.0).sqnr, written)
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     if not job.target.consumer:
         return found
     there = run_elsewhere(job.target.consumer, job.open_there(), _reference(job), staged, trials, job.threads)
     return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
+
+
+def _require_same(job: Job, sqnr_of: Callable[[Path], float], written: Callable[[ir.Model], Path]) -> None:
+    """That what was to be quantized is the user's model still; one that draws random numbers is never the same."""
+    prepared = sqnr_of(written(job.model))
+    if prepared < REWRITTEN_DB <= sqnr_of(job.path):
+        raise Bug(
+            f"this is a bug in onnxq: what it made of '{job.path}' before it quantized anything is another model "
+            f"({prepared:.1f} dB); nothing was written"
+        )
 
 
 def _rounded(found: Check, rounding: Check) -> Check:

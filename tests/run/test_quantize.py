@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import tiny
 from sweeps import at_night
 from tiny import normal
 
 import onnxq
+from onnxq import job
 from onnxq.calibration import find_ranges
 from onnxq.checking import verdict
 from onnxq.drafts import tuned as drafts
-from onnxq.errors import BadOutput, CheckFailed, NothingToDo
+from onnxq.errors import BadOutput, Bug, CheckFailed, NothingToDo
 from onnxq.job import open_job
 from onnxq.plan import Method
 from onnxq.runtime.session import Session
@@ -225,3 +228,29 @@ def test_quantized_models_are_refused_unless_asked_for(tmp_path: Path) -> None:
     assert [node.op_type for node in onnx.load(second.output).graph.node].count("MatMulInteger") == 2
     assert second.check is not None
     assert second.check.sqnr > 30
+
+
+SPOILT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w)  r = Relu(h)  y = MatMul(r, w) }"
+RANDOM = "g (float[n, 64] x) => (float[n, 64] y) { r = RandomNormalLike(x)  y = MatMul(r, w) }"
+
+
+def test_what_is_another_model_before_it_is_quantized_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told from what few bits cost."""
+    path, prepare = tiny.save(tiny.model(SPOILT, {"w": tiny.normal(64, 64)}), tmp_path), job.prepare
+
+    def spoilt(model: ir.Model, **how: Any) -> str:
+        refusal = prepare(model, **how)
+        tiny.find(model, "Relu").op_type = "Neg"
+        return refusal
+
+    monkeypatch.setattr(job, "prepare", spoilt)
+    with pytest.raises(Bug, match=r"this is a bug in onnxq: what it made of '.*' before .* is another model \(-?\d"):
+        onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a16", keep_slow=True))
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_model_that_draws_numbers_is_never_the_same(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model(RANDOM, {"w": tiny.normal(64, 64)}), tmp_path)
+    data = [{"x": tiny.normal(2, 64, seed=i)} for i in range(4)]
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a16", keep_slow=True), data=data)
+    assert result.check is not None and not result.check.sqnr > 5 and result.output.exists()
