@@ -160,15 +160,20 @@ def of_shape(name: str, array: NDArray, *shape: int) -> NDArray:
     return array
 
 
-def group_of(source: str, k: int, groups: int, said: int | None = None) -> int:
-    """Inputs that share a scale, of `k` in `groups`, where they are told (-1: all of a row) or equal.
+def group_of(source: str, k: int, groups: int, said: int | None = None, of: str = "inputs") -> int:
+    """Inputs that share a scale, of `k` in `groups`: as told (-1: all of a row), a power of two, or equal groups.
+
+    A power of two goes before equal groups: 960 in 8 are 128 each with half of that in the last, not 120.
 
     Raises:
         BadModel: it does not fit.
     """
-    group = (k if said is None or said < 1 or groups == 1 else said) if groups == 1 or said else k // max(1, groups)
+    if groups == 1:
+        return k
+    usual = 1 << (-(-k // max(1, groups)) - 1).bit_length()
+    group = (said if said > 0 else k) if said else usual if -(-k // usual) == groups else k // max(1, groups)
     if groups < 1 or group < 1 or -(-k // group) != groups:
-        raise BadModel(f"'{source}': {k} inputs do not fall into {groups} groups of {max(0, group)}")
+        raise BadModel(f"'{source}': {k} {of} do not fall into {groups} groups of {max(0, group)}")
     return group
 
 

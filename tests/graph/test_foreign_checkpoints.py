@@ -207,3 +207,56 @@ def test_zero_points_of_version_1_and_2(tmp_path: Path) -> None:
     for version, zero in (("gptq", 0), ("gptq_v2", 15)):
         q = only_layer(of_parts(parts, {"quant_method": "gptq", "checkpoint_format": version})).read()
         assert isinstance(q, QuantizedTensor) and q.zero_points is not None and (q.zero_points == zero).all()
+
+
+SQUARES = {"weight_block_size": [128, 128]}
+KIND = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("part", "config"),
+    [
+        ("weight_scale_inv", SQUARES),
+        ("weight_scale_inv", {}),
+        ("weight_scale", {"config_groups": {"a": {"weights": KIND}}}),
+        ("weight_scale", {"config_groups": {"a": {"weights": KIND}, "b": {"weights": {"group_size": 32}}}}),
+    ],
+)
+def test_squares_whose_last_ones_are_halves(part: str, config: dict[str, Any]) -> None:
+    """960 inputs are seven squares of 128 and a half, though eight of 120 would be as many; 192 outputs likewise."""
+    rng = np.random.default_rng(0)
+    codes = rng.normal(size=(192, 960)).astype(ml_dtypes.float8_e4m3fn)
+    scales = rng.uniform(0.5, 2, (2, 8)).astype(np.float32)
+    stored = only_layer(of_parts({"layer.weight": codes, f"layer.{part}": scales}, config))
+    wide = np.repeat(np.repeat(scales, 128, 0)[:192], 128, 1)[:, :960]
+    np.testing.assert_array_equal(stored.floats(), codes.astype(np.float32) * wide)
+
+
+def test_the_configuration_is_believed_before_a_power_of_two() -> None:
+    codes, scales = np.ones((192, 960), ml_dtypes.float8_e4m3fn), np.ones((2, 8), np.float32)
+    parts = {"layer.weight": codes, "layer.weight_scale_inv": scales}
+    assert only_layer(of_parts(parts, {"weight_block_size": [96, 120]})).granularity.block == 120
+    assert "960 inputs do not fall into 8 groups of 64" in broken(parts, {"weight_block_size": [128, 64]})
+    assert "192 outputs do not fall into 2 groups of 64" in broken(parts, {"weight_block_size": [64, 128]})
+
+
+def test_groups_that_nothing_tells_the_length_of_are_powers_of_two() -> None:
+    """And where g_idx does, its first input may belong to the last group, which is shorter."""
+    rng = np.random.default_rng(0)
+    packed = rng.integers(0, 1 << 31, (120, 32), np.int32)
+    parts = {"layer.qweight": packed, "layer.qzeros": np.zeros((8, 4), np.int32)}
+    parts["layer.scales"] = rng.uniform(0.5, 2, (8, 32)).astype(np.float16)
+    assert only_layer(of_parts(parts)).granularity.block == 128
+    index = (np.arange(960)[::-1] // 128).astype(np.int32)
+    stored = only_layer(of_parts(parts | {"layer.g_idx": index}))
+    assert stored.granularity.block == 128 and stored.order is not None
+
+
+def test_torchao_says_the_length_of_groups() -> None:
+    said = '{"_type": "IntxUnpackedToInt8Tensor", "_data": {"block_size": [1, 120]}}'
+    parts = {
+        "layer._weight_qdata": np.ones((4, 960), np.int8),
+        "layer._weight_scale": np.ones((4, 8), np.float32),
+    }
+    made = Checkpoint(Path("w"), dict.fromkeys(parts, parts), metadata={"layer.weight": said})
+    assert only_layer(made).granularity.block == 120

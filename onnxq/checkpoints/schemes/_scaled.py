@@ -36,12 +36,14 @@ def bytes_(
     scales: Callable[[], NDArray],
     zeros: Callable[[], NDArray] | None,
     bits: int = 8,
+    group: int | None = None,
     **rest: Any,
 ) -> Stored:
     """w = scale · (code − zero) of int8 codes and zeros [out, in].
 
     Args:
         bits: of codes, if they all are that short.
+        group: inputs that share a scale, as the file says.
 
     Raises:
         BadModel: scales or zeros do not fit.
@@ -49,7 +51,7 @@ def bytes_(
     found = codes()
     (n, k), middle = found.shape, 1 << (bits - 1)
     if bits < 8 and not -middle <= found.min(initial=0) <= found.max(initial=0) < middle:
-        return bytes_(source, codes, scales, zeros, **rest)
+        return bytes_(source, codes, scales, zeros, group=group, **rest)
     groups = of_rows(source, scales(), n).shape[1]
 
     def points() -> NDArray:
@@ -64,7 +66,7 @@ def bytes_(
     return integers(
         source,
         bits,
-        group_of(source, k, groups),
+        group_of(source, k, groups, group),
         lambda: np.ascontiguousarray(codes()).view(np.uint8) + np.uint8(middle),
         lambda: of_rows(source, scales(), n),
         None if zeros is None else points,
@@ -73,8 +75,17 @@ def bytes_(
     )
 
 
-def float8(source: str, codes: Callable[[], NDArray], scales: Callable[[], NDArray], **rest: Any) -> Stored:
+def float8(
+    source: str,
+    codes: Callable[[], NDArray],
+    scales: Callable[[], NDArray],
+    block: tuple[int | None, int | None] = (None, None),
+    **rest: Any,
+) -> Stored:
     """w = scale · code of float8 codes [out, in]; scales of the tensor, channels, groups or squares.
+
+    Args:
+        block: outputs and inputs that share a scale, as the file says.
 
     Raises:
         BadModel: scales do not fit, or a number is not finite.
@@ -89,13 +100,11 @@ def float8(source: str, codes: Callable[[], NDArray], scales: Callable[[], NDArr
         raw = scales()
         raw = raw.view(E8M0) if raw.dtype == np.uint8 else raw
         if raw.ndim == 2 and len(raw) < n and raw.size > 1:  # squares
-            side = -(-n // len(raw))
-            side = 1 << (side - 1).bit_length()
-            raw = np.repeat(raw, side, axis=0)[:n]
+            raw = np.repeat(raw, group_of(source, n, len(raw), block[0], "outputs"), axis=0)[:n]
         return real(f"scales of {source}", of_rows(source, raw, n)).astype(np.float32)
 
     groups = steps().shape[1]
-    group = group_of(source, k, groups, None if k % groups == 0 else 1 << (-(-k // groups) - 1).bit_length())
+    group = group_of(source, k, groups, block[1])
     granularity = Granularity(0) if groups == 1 else Granularity(1, group)
 
     def read() -> QuantizedTensor:

@@ -57,7 +57,7 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     if zeros is not None:
         of_shape(where, of_type(where, zeros, np.int32, np.uint32), groups, n // 8)
     said = checkpoint.config.get("group_size", checkpoint.config.get("q_group_size"))
-    group = group_of(source, k, groups, said if isinstance(said, int) else None)
+    group = group_of(source, k, groups, said if isinstance(said, int) else k // groups)  # its groups are whole
 
     def outputs_first(tensor: str) -> NDArray[np.uint8]:
         codes = stream(checkpoint[tensor], 4, n)

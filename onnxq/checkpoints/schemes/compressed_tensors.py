@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -68,7 +69,7 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     scales = required(checkpoint, name, main, scale)
     if found.ndim != 2 or not found.size:
         raise BadModel(f"'{source}' is of shape {list(found.shape)}, not a matrix")
-    bias, kind = bias_of(checkpoint, name), found.dtype
+    bias, kind, rows = bias_of(checkpoint, name), found.dtype, len(scales) if scales.ndim == 2 else 1
     if kind == np.uint8 or (kind == np.int32 and main == PACKED):
         required(checkpoint, name, main, SCALE)  # the others know no inverse
     if kind == np.uint8:
@@ -76,12 +77,16 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     if kind == np.int32 and main == PACKED:
         return _packed(checkpoint, name, source, bias)
     if kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
-        return _scaled.float8(source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], bias=bias)
+        block = (_length(checkpoint, 0, len(found), rows), _group(checkpoint, found.shape[1], scales))
+        return _scaled.float8(
+            source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], block, bias=bias
+        )
     if kind == np.int8:
         where = key(name, "weight_zero_point")
         zeros = None if where not in checkpoint else lambda: checkpoint[where]
+        group = _group(checkpoint, found.shape[1], scales)
         return _scaled.bytes_(
-            source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], zeros, bias=bias
+            source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], zeros, group=group, bias=bias
         )
     raise BadModel(f"'{source}' is of type {kind} beside scales of {scales.dtype}, no layout that onnxq reads")
 
@@ -96,7 +101,7 @@ def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDA
     bits, is_dense = _bits(checkpoint, source, k, columns)
     scales = _scaled.of_rows(key(name, SCALE), checkpoint[key(name, SCALE)], n)
     groups, index = scales.shape[1], checkpoint.get(key(name, "weight_g_idx"))
-    group = group_of(source, k, groups, _said(checkpoint, "group_size"))
+    group = group_of(source, k, groups, _group(checkpoint, k, scales))
     order = None
     if isinstance(index, np.ndarray) and not (index < 0).all():
         order = column_order(key(name, "weight_g_idx"), index, k, groups, group)
@@ -129,22 +134,35 @@ def _bits(checkpoint: Checkpoint, source: str, k: int, columns: int) -> tuple[in
     """(bits of a code, whether they go over the ends of words), by the words of a row and the configuration."""
     fits = [(bits, True) for bits in range(1, 9) if -(-k * bits // 32) == columns]
     fits += [(bits, False) for bits in (3, 5, 6, 7) if -(-k // (32 // bits)) == columns]
-    said = _said(checkpoint, "num_bits")
-    known = [each for each in fits if each[0] == said] or fits
+    said = [weights.get("num_bits") for weights in _said(checkpoint)]
+    known = [each for each in fits if each[0] in said] or fits
     if len({bits for bits, _ in known}) == 1:
         return known[0]
     raise BadModel(f"'{source}' has {columns} words a row for {k} inputs: of how many bits a code is cannot be told")
 
 
-def _said(checkpoint: Checkpoint, word: str) -> int | None:
-    """What the configuration says of all weights alike."""
+def _said(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """What the configuration says of weights, of one kind of layers after the other."""
     groups = checkpoint.config.get("config_groups")
-    found = set()
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        number = weights.get(word) if isinstance(weights, dict) else None
-        found.add(number if isinstance(number, int) and number > 0 else None)
-    return found.pop() if len(found) == 1 else None
+    each = groups.values() if isinstance(groups, dict) else ()
+    found = [group.get("weights") for group in each if isinstance(group, dict)]
+    return [weights for weights in found if isinstance(weights, dict)]
+
+
+def _group(checkpoint: Checkpoint, k: int, scales: NDArray) -> int | None:
+    """Inputs that share a scale, by the configuration."""
+    return _length(checkpoint, 1, k, scales.shape[1]) if scales.ndim == 2 else None
+
+
+def _length(checkpoint: Checkpoint, axis: int, size: int, parts: int) -> int | None:
+    """The side of a block that the configuration says; of several, the one that makes so many parts of `size`."""
+    blocks = [checkpoint.config.get("weight_block_size")]
+    for weights in _said(checkpoint):
+        blocks += [weights.get("block_structure"), [1, weights.get("group_size")]]
+    sides = [block[axis] for block in blocks if isinstance(block, list) and len(block) == 2]
+    said = {side for side in sides if isinstance(side, int) and side > 0}
+    fits = said if len(said) == 1 else {side for side in said if -(-size // side) == parts}
+    return next(iter(fits)) if len(fits) == 1 else None
 
 
 def _fp4(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArray] | None) -> Stored:

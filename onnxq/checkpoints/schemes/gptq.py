@@ -109,5 +109,7 @@ def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDAr
         return None, group_of(key(name, MAIN), k, groups, size)
     if index.shape != (k,):
         raise BadModel(f"'{where}' is not one group for each of {k} inputs")
-    group = group_of(key(name, MAIN), k, groups, int((index == index[0]).sum()) if size is None else size)
+    if size is None:
+        size = int(np.unique(index, return_counts=True)[1].max())  # the first may be of the last group, a short one
+    group = group_of(key(name, MAIN), k, groups, size)
     return column_order(where, index, k, groups, group), group

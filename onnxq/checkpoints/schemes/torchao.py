@@ -32,7 +32,7 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
 
 def _open(checkpoint: Checkpoint, name: str) -> Stored:
     source, where, zero = (key(name, part) for part in (QDATA, SCALE, ZERO))
-    codes, (kind, bits) = checkpoint[source], _kind(checkpoint, name)
+    codes, (kind, bits, block) = checkpoint[source], _kind(checkpoint, name)
     required(checkpoint, name, QDATA, SCALE)
     if kind not in (*INTEGERS, *FLOATS):
         raise BadModel(f"'{source}' is of torchao's {kind}; {', '.join((*INTEGERS, *FLOATS))} are read")
@@ -42,19 +42,24 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
         raise BadModel(f"'{source}' wants its inputs scaled (act_pre_scale), which onnxq does not read")
     bias = bias_of(checkpoint, name)
     if kind in FLOATS and codes.dtype.kind == "V":
-        return _scaled.float8(source, lambda: checkpoint[source], lambda: checkpoint[where], bias=bias)
+        return _scaled.float8(source, lambda: checkpoint[source], lambda: checkpoint[where], block, bias=bias)
     if codes.dtype != np.int8:
         raise BadModel(f"'{source}' is of type {codes.dtype}, which is none of torchao's {kind}")
     zeros = (lambda: checkpoint[zero]) if zero in checkpoint else None
-    return _scaled.bytes_(source, lambda: checkpoint[source], lambda: checkpoint[where], zeros, bits, bias=bias)
+    return _scaled.bytes_(
+        source, lambda: checkpoint[source], lambda: checkpoint[where], zeros, bits, block[1], bias=bias
+    )
 
 
-def _kind(checkpoint: Checkpoint, name: str) -> tuple[Any, int]:
-    """(the type that the file says its weight is of, bits of a code)."""
+def _kind(checkpoint: Checkpoint, name: str) -> tuple[Any, int, tuple[int | None, int | None]]:
+    """(the type that the file says its weight is of, bits of a code, outputs and inputs that share a scale)."""
     try:
         said = limits.parse_json(checkpoint.metadata[key(name, "weight")])
         target = said["_data"].get("target_dtype") or {}
         word = str(target.get("_data", ""))
-        return said["_type"], int(word[3:]) if word in ("int2", "int3", "int4", "int5", "int6", "int7") else 8
+        bits = int(word[3:]) if word in ("int2", "int3", "int4", "int5", "int6", "int7") else 8
+        block = said["_data"].get("block_size")
+        is_told = isinstance(block, list) and len(block) == 2 and all(isinstance(side, int) for side in block)
+        return said["_type"], bits, (block[0], block[1]) if is_told else (None, None)
     except (KeyError, ValueError, TypeError, AttributeError):
         raise BadModel(f"the file does not say of what type '{key(name, 'weight')}' is in torchao") from None
