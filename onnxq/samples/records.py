@@ -157,8 +157,8 @@ class Maker:
             step = self.texts.decoder_step(step)
         else:
             step = self._written(fixed, hidden.shape[1], record.where)
-        if not has_past:
-            step = Step(step.ids[: max(1, len(step.ids) - 1)], step.types)
+        last_token = len(step.ids) if has_past else max(1, len(step.ids) - 1)
+        step = Step(step.ids[:last_token][: self.texts.places], step.types)
         *before, last = self._steps(step, has_past, "", hidden.shape[1])
         state = self.caches.after([fixed | each for each in before], record.where, self.batch)
         return fixed | last | state

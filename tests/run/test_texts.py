@@ -206,6 +206,10 @@ def test_a_decoder_gets_what_the_encoder_beside_it_makes(tmp_path: Path) -> None
     assert prompt["past_key_values.0.decoder.key"].shape[2] == 0 and not prompt["use_cache_branch"].any()
     assert step["past_key_values.0.decoder.key"].shape[2] > 0 and step["use_cache_branch"].all()
     assert step["input_ids"].shape == (1, 1) and step["encoder_attention_mask"].shape[1] == 5
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 5}')
+    prompt, step = list(opened(part, tmp_path / "t.txt", how).limited(2))
+    assert prompt["input_ids"].shape[1] == 5, "the start is among the tokens that there are places for"
+    assert step["past_key_values.0.decoder.key"].shape[2] == 4
 
 
 def test_lines_of_json(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class TextInputs:
     Attributes:
         roles: by name, of the inputs it makes.
         width: tokens of every run, where the model takes one number of them.
+        places: tokens of all runs of a sample, if the model has places for so many.
     """
 
     def __init__(self, inputs: Sequence[Input], place: Companions, tokenizer: Tokenizer | None) -> None:
@@ -78,8 +79,9 @@ class TextInputs:
         self.width = time if isinstance(time, int) and time > 0 else None
         self.rows = {name: place.rows(name) for name, role in self.roles.items() if role in ("ids", "decoder ids")}
         limits = [place.rows(name) for name, role in self.roles.items() if role == "positions"]
-        limits += [self.width, None if tokenizer is None else tokenizer.longest, place.positions]
-        self.longest = min((limit for limit in limits if limit), default=None)
+        limits += [None if tokenizer is None else tokenizer.longest, place.positions]
+        self.places = min((limit for limit in limits if limit), default=None)
+        self.longest = min((limit for limit in (self.places, self.width) if limit), default=None)
 
     def tokens(self, text: str, length: int, where: str, *, special: bool = True) -> Step:
         """The beginning of `text`, in at most `length` tokens.
