@@ -54,6 +54,8 @@ PROCESSORS = {
     "SegFormer": ("SegformerImageProcessor", {"size": {"height": 24, "width": 24}}),
     "SigLIP": ("SiglipImageProcessor", {"size": {"height": 24, "width": 24}}),
     "DETR": ("DetrImageProcessor", {"size": {"shortest_edge": 24, "longest_edge": 30}, "do_pad": False}),
+    "YOLOS": ("YolosImageProcessor", {"size": {"shortest_edge": 40, "longest_edge": 70}, "do_pad": False}),
+    "YOLOS, long": ("YolosImageProcessor", {"size": {"shortest_edge": 50, "longest_edge": 60}, "do_pad": False}),
     "defaults of ViT": ("ViTImageProcessor", {}),
     "defaults of CLIP": ("CLIPImageProcessor", {}),
     "defaults of DeiT": ("DeiTImageProcessor", {}),
@@ -86,6 +88,14 @@ def test_processors_agree_with_transformers(tmp_path: Path, name: str) -> None:
             step = (255 / ours.scale) / 255 / min(ours.std)
             assert np.abs(got - wanted).max() <= step * 1.01
             assert np.abs(got - wanted).mean() < 0.05 * step
+
+
+def test_sides_for_yolos_are_whole_patches(tmp_path: Path) -> None:
+    file = tmp_path / "preprocessor_config.json"
+    size = {"shortest_edge": 333, "longest_edge": 500}
+    file.write_text(json.dumps({"image_processor_type": "YolosImageProcessor", "size": size}))
+    folder = corpora.images(tmp_path / "images", count=1, size=(480, 640))
+    assert sorted(only(folder, load_processor(file)).shape) == [1, 3, 320, 432]  # of 333 and 444
 
 
 def test_fast_processors_are_the_same(tmp_path: Path) -> None:

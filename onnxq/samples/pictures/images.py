@@ -28,6 +28,7 @@ class Preprocessing:
         long: what the longer side may come to at most, where there is a `short`.
         cut: (height, width) cut out of the centre in the end; what lies outside the image is black.
         resize: without, images keep their size.
+        whole: what sides are cut down to a multiple of, where there is a `short`.
     """
 
     size: tuple[int, int] | None = None
@@ -42,6 +43,7 @@ class Preprocessing:
     long: int | None = None
     cut: tuple[int, int] | None = None
     resize: bool = True
+    whole: int = 1
 
 
 def parse_preprocessing(text: str) -> Preprocessing:

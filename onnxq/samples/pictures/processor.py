@@ -149,7 +149,8 @@ def _sizes(size: Any, cut: tuple[int, int] | None, type: str, crop_pct: float) -
             return {"size": (short, short)}
         return {"short": int(short / crop_pct), "cut": (short, short)}
     long = size.get("longest_edge")
-    return {"short": short, "long": None if long is None else _side(long), "cut": cut}
+    whole = 16 if type == "Yolos" else 1  # of its patches
+    return {"short": short, "long": None if long is None else _side(long), "cut": cut, "whole": whole}
 
 
 def _pair(size: Any) -> tuple[int, int]:

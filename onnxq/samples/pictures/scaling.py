@@ -121,7 +121,7 @@ class PictureInputs:
         if p.short:
             short, long = sorted((image.height, image.width))
             exact = min(float(p.short), p.long * short / long) if p.long else float(p.short)
-            side, other = round(exact), int(exact * long / short)
+            side, other = (n - n % p.whole for n in (round(exact), int(exact * long / short)))
             image = _resize(image, (side, other) if image.width <= image.height else (other, side), how, where)
         elif self.size is not None:
             height, width = self.size
