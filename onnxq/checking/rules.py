@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.model.load import load_model
+from onnxq.plan import Method, Plan
+from onnxq.recipe import Recipe
 from onnxq.targets import rules
 from onnxq.targets.rules import Finding
 
@@ -38,3 +41,16 @@ def kept_rules(staged: Path, target: str) -> list[str]:
     if refused:
         raise CheckFailed(f"the saved model breaks a rule {rules.sentences(refused, target)[0]}")
     return rules.sentences(found, target)
+
+
+def unused_level(plan: Plan, level: int) -> list[str]:
+    """A sentence where standard operators, which have no accuracy level, are to compute with another than the usual."""
+    target = targets.get(plan.target)
+    is_standard = not target.domains and not target.consumer
+    products = [choice for choice in plan.those(Method.PACKED) if choice.block and choice.op != "Gather"]
+    if level == Recipe.accuracy_level or not is_standard or not products:
+        return []
+    return [
+        f"accuracy level {level} has no place in a file for {target.name}: onnxruntime rounds activations to int8 "
+        f"unless session.qdq_matmulnbits_accuracy_level is {level} in its session options; ort-cpu files hold the level"
+    ]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxq.checking.elsewhere import run_elsewhere
 from onnxq.checking.models import Check, check_models
 from onnxq.checking.nodes.check_nodes import check_nodes
-from onnxq.checking.rules import kept_rules
+from onnxq.checking.rules import kept_rules, unused_level
 from onnxq.checking.spelled import as_run
 from onnxq.errors import BadModel, Bug
 from onnxq.files.staging import scratch
@@ -51,7 +51,7 @@ def check_saved(
         Bug: what was rewritten before anything was quantized computes something else already.
     """
     job.progress.start("checking the saved file")
-    notes = kept_rules(staged, job.target.name)
+    notes = [*kept_rules(staged, job.target.name), *unused_level(plan, job.recipe.accuracy_level)]
     with contextlib.ExitStack() as kept:
         runnable = staged
 

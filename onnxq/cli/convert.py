@@ -45,7 +45,8 @@ ORT = ORT_SUFFIX[1:]
 def convert(model: Path, **options: Any) -> None:
     """Write MODEL, quantized by whatever tool, as another target computes it. Weights keep their codes.
 
-    Weights that the target has no form for are rounded again; which ones, and how near they are, is said. Into .gguf,
+    Weights that the target has no form for are rounded again; which ones, and how near they are, is said. For onnx,
+    whose operators have no accuracy level, an option of onnxruntime's session decides on that. Into .gguf,
     .safetensors and .npz go the weights without the graph, and into a folder of compressed-tensors or torchao; a
     .gguf of a decoder like Llama runs in llama.cpp. Into .ort goes any model, optimized as onnxruntime does when it
     loads one.

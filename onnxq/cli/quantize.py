@@ -97,7 +97,8 @@ Schemes:
 @click.option(
     "--accuracy-level",
     type=click.IntRange(0, 4),
-    help="Of MatMulNBits: 4 rounds activations to int8 inside and is fast, 0 computes in float."
+    help="Of MatMulNBits: 4 rounds activations to int8 inside and is fast, 0 computes in float; for -t onnx a session "
+    "option decides."
     f"  [default: {DEFAULTS.accuracy_level}]",
 )
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")

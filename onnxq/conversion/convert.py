@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq import own_ops, targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
-from onnxq.checking.rules import kept_rules
+from onnxq.checking.rules import kept_rules, unused_level
 from onnxq.checking.spelled import as_run
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
@@ -115,7 +115,7 @@ def convert(
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
-        notes, proof = kept_rules(staged, to), None
+        notes, proof = [*kept_rules(staged, to), *unused_level(codes.plan, accuracy_level)], None
         if check:
             with as_run(staged, lambda: rewritten(loaded, codes, target, recipe)) as (run, said):
                 proof = prove(path, loaded, run, environment)

@@ -367,3 +367,16 @@ def test_names_that_end_in_a_number_stay_what_they_are(tmp_path: Path) -> None:
         quantize(model, small, Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True), target=target, check=False)
         rows = export_weights(small, tmp_path / f"{target}.npz").rows
         assert {row.name for row in rows if row.format is not None} == set(names)
+
+
+def test_a_level_that_standard_operators_have_no_place_for_is_told_of(tmp_path: Path) -> None:
+    packed, model = quantized(tmp_path, "int4", "onnxq"), tmp_path / "model.onnx"
+    option = "session.qdq_matmulnbits_accuracy_level is 0"
+    for target in ("onnx", "ort-cpu"):
+        for level in (0, 4):
+            recipe = Recipe("int4", min_sqnr=-np.inf, keep_slow=True, accuracy_level=level)
+            made = quantize(model, tmp_path / f"{target}{level}.onnx", recipe, target=target)
+            done = convert(packed, target, tmp_path / f"{level}{target}.onnx", accuracy_level=level)
+            for check in (made.check, done.check):
+                assert check is not None
+                assert any(option in note for note in check.notes) == (target == "onnx" and level == 0)
