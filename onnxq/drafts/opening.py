@@ -126,6 +126,9 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
     if ranges is not NO_RANGES:
         recipe = dataclasses.replace(job.recipe, calibration=ranges.method)
         job = dataclasses.replace(job, recipe=recipe, plan=without_unobserved(job.model, job.plan, ranges))
+    elif request.ranges is not None:
+        sentence = f"the file '{request.ranges}' changes nothing: {job.plan.scheme} needs no activation ranges here"
+        warnings.warn(sentence, UnusedOption, stacklevel=2)
     trials = None
     if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
         seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []

@@ -118,7 +118,8 @@ class TensorDoor:
     def _number(self, text: str, name: str, key: str) -> int:
         if not text:
             return 0
-        if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 18):
+        is_number = isinstance(text, str) and text.isascii() and text.isdecimal()
+        if not is_number or len(text) > 19 or int(text) >= 1 << 63:
             raise self._bad(f"{name} lies outside the model, but its {key} '{text}' is no number of bytes")
         return int(text)
 

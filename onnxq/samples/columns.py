@@ -125,6 +125,9 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
     if times > 1:
         raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice")
+    mark = {".csv": "a comma", ".tsv": "a tab"}.get(file.suffix.lower())
+    if mark and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
+        raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
     made = Columns(
         given,
         (),
@@ -199,21 +202,22 @@ def _beside(folder: Path, name: str, what: str) -> Path:
 
 def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], where: str) -> Feed:
     """The inputs that columns hold."""
-    found = {n: shaped(_array(batch.column(n)[row], f"{where}: '{n}'"), inputs[n]) for n in columns.given}
+    found = {n: shaped(_array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
     if columns.row:
         (rest,) = (i for name, i in inputs.items() if name not in columns.given)
-        numbers = [float(_array(batch.column(name)[row], f"{where}: '{name}'")) for name in columns.row]
+        numbers = [float(_array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
         found[rest.name] = shaped(np.array(numbers), rest)
     return found
 
 
-def _array(value: Any, what: str) -> NDArray:
+def _array(value: Any, what: str, i: Input) -> NDArray:
     """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
     shape: list[int] = []
-    if "list" not in str(value.type).partition("<")[0]:
+    is_list = "list" in str(value.type).partition("<")[0]
+    if not value.is_valid and (is_list or i.dtype.kind in "iub"):  # a float may be missing, as trees take it
+        raise BadData(f"{what} is empty" + ("" if is_list else f", and '{i.name}' takes no such number"))
+    if not is_list:
         return _cell(value, what)
-    if value.values is None:
-        raise BadData(f"{what} is empty")
     values = value.values
     shape.append(len(values))
     while "list" in str(values.type).partition("<")[0]:

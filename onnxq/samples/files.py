@@ -171,6 +171,10 @@ def _lines(
     if first is None:
         raise BadData(f"'{files[0]}' holds no samples")
     given = [name for name in by_name if name in first[1]]
+    if not given and not isinstance(first[1].get("text"), str):
+        names = ", ".join(map(repr, itertools.islice(first[1], 6))) or "nothing"
+        wanted = ", ".join(map(repr, by_name))
+        raise BadData(f'{first[0]} has no "text" that is a string, and none of the inputs {wanted}, but {names}')
     maker = make(["text"] if isinstance(first[1].get("text"), str) else [], given)
 
     def record(where: str, found: dict[str, Any]) -> Record:

@@ -206,6 +206,7 @@ CASES: dict[str, Hostile] = {
     "negative offset": Hostile(external("w.data", offset="-64"), "is no number of bytes"),
     "overflowing offset": Hostile(external("w.data", offset=str(2**63)), "is no number of bytes"),
     "offset beyond the end": Hostile(external("w.data", offset="1"), "is cut short"),
+    "offset beyond all files": Hostile(external("w.data", offset=str(2**62)), "is cut short"),
     **{
         f"{key} that is said twice": Hostile(twice(key, value), "says two things of where it lies")
         for key, value in {"location": "/etc/passwd", "offset": "4", "length": "4"}.items()

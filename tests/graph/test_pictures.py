@@ -138,6 +138,8 @@ def test_the_processor_beside_the_model_is_used_and_named(tmp_path: Path) -> Non
         ('{"size": 8, "rescale_factor": "abc"}', "one of its entries is of a wrong kind"),
         ('{"feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": "x"}', "is of a wrong kind"),
         ('{"size": 8, "size_divisor": 32}', "its processor is not supported"),
+        ('{"image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 9}}', "Pixtral is not supported"),
+        ('{"size": {"longest_edge": 9}, "image_mean": [0.5, 0.5, 0.5]}', "its processor is not supported"),
         ('{"image_processor_type": "NewImageProcessor", "size": 8}', "lacks 'image_mean', for which New has"),
         ('{"image_processor_type": "LayoutLMv3ImageProcessor"}', "LayoutLMv3 is not supported"),
         (

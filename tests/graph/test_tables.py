@@ -172,6 +172,7 @@ def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (b"p,q\n1,2\n", "t.csv", r"has 2 columns of numbers \(p, q\), 'x' takes 3: leave out the others"),
         (b"name\nzoe\n", "t.csv", "has the columns name, of which none makes the inputs x"),
+        (b"p;q;r\n1;2;3\n", "t.csv", r"has one column, 'p;q;r': the delimiter of \.csv must be a comma"),
     ],
 )
 def test_tables_that_are_none(tmp_path: Path, content: bytes, name: str, message: str) -> None:
@@ -202,6 +203,12 @@ def test_damaged_offsets_are_found(tmp_path: Path) -> None:
 def test_cells_that_do_not_fit(tmp_path: Path, cells: list, message: str) -> None:
     with pytest.raises(BadData, match=message):
         list(open_data(write(pa.table({"x": cells}), tmp_path / "t.parquet"), ROW))
+
+
+def test_an_integer_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("n,other\n1,2\n,3\n")
+    with pytest.raises(BadData, match=r"t\.csv', row 1: 'n' is empty, and 'n' takes no such number"):
+        list(open_data(tmp_path / "t.csv", (Input("n", I64, (None, 1)),)))
 
 
 def test_an_image_that_is_not_there(tmp_path: Path) -> None:

@@ -316,6 +316,14 @@ def test_evidence_that_nothing_is_chosen_by_is_said(tmp_path: Path) -> None:
         quantize(model, tmp_path / "b.onnx", Recipe("int4"), **options)
 
 
+def test_a_file_of_ranges_that_nothing_goes_by_is_said(tmp_path: Path) -> None:
+    (tmp_path / "r.ranges").write_text("rubbish")
+    with pytest.warns(
+        UnusedOption, match=r"the file '.*r\.ranges' changes nothing: int4 needs no activation ranges here"
+    ):
+        quantize(tiny.save(two_layers(), tmp_path), tmp_path / "a.onnx", "int4", ranges=tmp_path / "r.ranges")
+
+
 def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(tmp_path: Path) -> None:
     text = "m (float[N, 96] x) => (float[N, 64] y) { h = MatMul(x, W) y = MatMul(h, V) }"
     job = job_of(tiny.model(text, {"W": tiny.normal(96, 8), "V": tiny.normal(8, 64)}), tmp_path, samples(3))

@@ -45,6 +45,7 @@ def limited(words: str, most: int, folder: Path) -> subprocess.CompletedProcess[
         swept("bench model.onnx --seconds 0.01 --threads 1", "could not write the times of kernels to"),
         ("quantize model.onnx -s w8a16 -o out.onnx --no-check", "'out.onnx' cannot be written: File too large"),
         swept("calibrate model.onnx -s w8a8 --data data.npz -o out.ranges", "cannot be written: File too large"),
+        ("convert model.onnx --to ort -o out.ort", "'out.ort' cannot be written: File too large"),
         swept("export model.onnx -o bundle --no-check", "'bundle' cannot be written: File too large"),
     ],
 )

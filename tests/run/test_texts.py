@@ -219,6 +219,12 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert [sample["input_ids"].shape[1] for sample in found] == [2, 3, 4]
 
 
+def test_lines_of_messages_are_no_texts(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"messages": [{"role": "user", "content": "fox"}], "id": 3}')
+    with pytest.raises(BadData, match=r"line 1 has no \"text\" that is a string, and none of .* but 'messages', 'id'"):
+        opened(corpora.encoder(), tmp_path / "t.jsonl", of(corpora.tokenizer(tmp_path / "tok")))
+
+
 def test_the_tokenizer_beside_the_model_is_used_and_named(tmp_path: Path) -> None:
     corpora.tokenizer(tmp_path)
     with pytest.warns(RuntimeWarning, match=r"text is read as .*tokenizer\.json says, which lies beside the model"):
@@ -286,7 +292,7 @@ def test_texts_that_are_none(tmp_path: Path, content: bytes, message: str) -> No
         ("{", "line 1 is not JSON"),
         ("[" * 100_000, "line 1 is not JSON"),
         ('"fox"', "line 1 is a string, not an object"),
-        ('{"words": 3}', "these records cannot make 'input_ids', 'attention_mask', 'token_type_ids'"),
+        ('{"words": 3}', "line 1 has no .text. that is a string, and none of the inputs 'input_ids', .*, but 'words'"),
     ],
     ids=["cut short", "deep", "string", "no text"],
 )

@@ -14,6 +14,8 @@ from onnxq.runtime.session import reason, require
 
 #: Of such a file: its offsets have 32 bits, with a sign.
 MOST_BYTES = (1 << 31) - 1
+#: Bytes that tell whether a disk takes more.
+_ROOM = 1 << 20
 #: Whose result holds for processors with vectors of one length only.
 _OF_ONE_PROCESSOR = ["NchwcTransformer"]
 
@@ -27,6 +29,7 @@ def save_as_ort(model: Path, output: Path, *, library: bool) -> None:
 
     Raises:
         BadModel: onnxruntime refuses the model, or cannot write it.
+        OSError: the disk takes no more.
     """
     ort = require()
     options = ort.SessionOptions()
@@ -43,4 +46,7 @@ def save_as_ort(model: Path, output: Path, *, library: bool) -> None:
             disabled_optimizers=_OF_ONE_PROCESSOR,
         )
     except Exception as error:  # onnxruntime's exceptions share no base class
+        if output.exists():  # a part of it: the system says what onnxruntime does not
+            with output.open("ab") as file:
+                file.write(bytes(_ROOM))
         raise BadModel(f"onnxruntime cannot write '{model}' as .ort: {reason(error)}") from None

@@ -43,7 +43,7 @@ _PADS_BATCHES = {"Detr", "Yolos", "ConditionalDetr", "DeformableDetr", "Mask2For
 _MORE = ("size_divisor", "keep_aspect_ratio", "rescale_offset", "include_top", "do_thumbnail", "do_align_long_axis")
 _OTHERS = {"Levit", "PoolFormer", "EfficientFormer", "Donut", "Nougat", "ImageGPT", "LayoutLMv2", "LayoutLMv3", "Sam"}
 _OTHERS |= {"Pix2Struct", "Perceiver", "VideoMAE", "Vivit", "Flava", "Fuyu", "Idefics", "Qwen2VL", "LlavaNext", "GLPN"}
-_OTHERS |= {"EfficientNet", "Swin2SR", "TextNet"}
+_OTHERS |= {"EfficientNet", "Swin2SR", "TextNet", "Pixtral"}
 
 
 class _Invalid(ValueError):
@@ -112,6 +112,8 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
             raise BadData(f"'{path}' lacks '{missing[0]}', for which {type} has no known default; add it")
     size, cut, resample, usual = _DEFAULTS.get(type, _DEFAULTS["ViT"])
     size = found.get("size", size)
+    if isinstance(size, dict) and not size.keys() & {"height", "shortest_edge"}:  # bounds of both sides, or of pixels
+        raise _refuse(path, type)
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
     scale = 1 / float(found.get("rescale_factor", 1 / 255)) if found.get("do_rescale", True) else 1.0
     mean, std = (found.get(key) or each for key, each in zip(("image_mean", "image_std"), usual or _HALF, strict=True))
