@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -22,7 +24,18 @@ TURNED = "onnxq.turned"
 #: Key of the `meta` of a constant that was codes in the file.
 RESTORED = "onnxq.restored"
 
+#: Of a node: what `SCOPES` said of it in the file.
+MODULE = "onnxq.module"
+#: Key of the metadata in which torch's exporter lists the modules around a node, the operation last, as Python prints it.
+SCOPES = "pkg.torch.onnx.name_scopes"
+
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def module_of(node: ir.Node) -> str:
+    """The module that a node computes, by torch's exporter; "" if that does not say it."""
+    scopes = re.findall(r"'([^']*)'", node.metadata_props.get(SCOPES, ""))
+    return node.meta.get(MODULE) or (scopes[-2] if len(scopes) > 1 else "")
 
 
 def inherit_type(made: ir.Value, source: ir.Value | None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.model.origin import ORIGIN
+from onnxq.model import origin
 from onnxq.model.weights import Weight
 
 
 def names_of(weight: Weight) -> list[str]:
     """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
-    names = (weight.node.name, weight.value.name, weight.value.meta.get(ORIGIN))
+    names = (weight.node.name, origin.module_of(weight.node), weight.value.name, weight.value.meta.get(origin.ORIGIN))
     return [dotted(name.removesuffix(".weight")) for name in names if name]
 
 

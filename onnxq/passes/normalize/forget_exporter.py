@@ -5,15 +5,21 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.model import graph
+from onnxq.model.origin import MODULE, module_of
 
 
 class ForgetExporter(ir.passes.InPlacePass):
-    """Clear metadata and doc strings of nodes and values. Those of the model belong to its user and stay."""
+    """Clear metadata and doc strings of nodes and values. Those of the model belong to its user and stay.
+
+    The module that a node computes is remembered as its `MODULE`.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for body in graph.graphs(model):
             for item in (*body, *body.inputs, *body.initializers.values(), *(o for n in body for o in n.outputs)):
+                if isinstance(item, ir.Node) and module_of(item):
+                    item.meta[MODULE] = module_of(item)
                 if item.metadata_props or item.doc_string:
                     item.metadata_props.clear()
                     item.doc_string = None

@@ -18,6 +18,7 @@ from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.load import external_tensors
+from onnxq.model.origin import SCOPES
 from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
 
@@ -106,6 +107,10 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
         admit(tensor)
 
 
+def _place(node: ir.Node) -> tuple[str | None, ...]:
+    return node.op_type, *(value.name for value in node.outputs)
+
+
 def _own_functions(model: ir.Model) -> list[ir.Function]:
     return [function for function in model.functions.values() if function.domain == own_ops.DOMAIN]
 
@@ -146,5 +151,9 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
     # The shapes it found at the interface are not what the model's author declared.
     for old, new in zip((*model.graph.inputs, *model.graph.outputs), (*raised.inputs, *raised.outputs), strict=True):
         new.type, new.shape = old.type, old.shape
+    scopes = {_place(node): node.metadata_props[SCOPES] for node in graph.nodes(model) if SCOPES in node.metadata_props}
     model.graph = raised
+    for node in graph.nodes(model) if scopes else ():  # the converter drops what is said of nodes
+        if _place(node) in scopes:
+            node.metadata_props[SCOPES] = scopes[_place(node)]
     model.ir_version = max(model.ir_version, _LEAST_IR[graph.opset(model) >= 21])

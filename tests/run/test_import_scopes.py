@@ -1,0 +1,80 @@
+"""import-weights and adapters where only an exporter's metadata tell which module a node computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+from onnxq.checkpoints.encode_arrays import write_arrays
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
+from onnxq.runtime.session import Session
+from onnxq.training.adapters.use import convert_adapter
+
+pytestmark = pytest.mark.usefixtures("quick")
+#: Two squares as torch.onnx.export(dynamo=True) writes them: the transpose of a weight is a constant without its name.
+TEXT = """g (float[M,32] x) => (float[M,32] y) {
+    [node_MatMul_1] a = MatMul(x, val_1)  b = Tanh(a)  [node_MatMul_2] y = MatMul(b, val_2)
+}"""
+MODULES = {"node_MatMul_1": "net.0.up", "node_MatMul_2": "net.0.down"}
+OWN = {"val_1": normal(32, 32), "val_2": normal(32, 32, seed=1)}
+
+
+def save(path: Path, tensors: dict[str, NDArray]) -> Path:
+    write_arrays(path, ((name, lambda x=x: x) for name, x in tensors.items()), replace=True)
+    return path
+
+
+def exported(folder: Path, text: str, own: dict[str, NDArray], modules: dict[str, str], *, opset: int = 18) -> Path:
+    model = tiny.model(text, own, opset=opset)
+    for node in model.graph.node:
+        if node.name in modules:
+            scopes = str(["", modules[node.name].split(".")[0], modules[node.name], "linear"])
+            node.metadata_props.append(onnx.StringStringEntryProto(key="pkg.torch.onnx.name_scopes", value=scopes))
+    return tiny.save(model, folder)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_a_layer_belongs_to_the_product_of_its_module(tmp_path: Path, opset: int) -> None:
+    """Whether the opset has to be raised, by a converter that drops metadata, or not; the numbers are others."""
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(0.01, 0.05, (32, 4)).astype(np.float16)
+    layers = {
+        name: Linear4Bit.new(rng.integers(0, 256, (32, 16), np.uint8), scales, 8) for name in ("net.0.down", "net.0.up")
+    }
+    save_layers(tmp_path / "w.npz", layers)
+    model = exported(tmp_path, TEXT, OWN, MODULES, opset=opset)
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", options=ImportOptions(accuracy_level=0))
+    assert done.match.prefixes == MODULES and not done.match.proposed
+    x = normal(3, 32, seed=4)
+    (y,) = Session(done.output).run({"x": x})
+    wanted = np.tanh(x @ layers["net.0.up"].unpack().T) @ layers["net.0.down"].unpack().T
+    np.testing.assert_allclose(y, wanted, atol=1e-5)
+
+
+def test_an_adapter_of_peft_belongs_to_the_products_of_its_modules(tmp_path: Path) -> None:
+    model, folder, tensors = exported(tmp_path, TEXT, OWN, MODULES), tmp_path / "peft", dict[str, NDArray]()
+    for seed, module in enumerate(MODULES.values()):
+        tensors[f"base_model.model.{module}.lora_A.weight"] = normal(2, 32, seed=10 + seed)
+        tensors[f"base_model.model.{module}.lora_B.weight"] = normal(32, 2, seed=20 + seed)
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    save(folder / "adapter_model.safetensors", tensors)
+    convert_adapter(model, folder, tmp_path / "beside.onnx")
+    (up, down), x = (
+        [
+            OWN[name] + (tensors[f"{key}.lora_B.weight"] @ tensors[f"{key}.lora_A.weight"]).T
+            for name, module in zip(OWN, MODULES.values(), strict=True)
+            for key in [f"base_model.model.{module}"]
+        ],
+        normal(3, 32, seed=4),
+    )
+    (y,) = Session(tmp_path / "beside.onnx").run({"x": x})
+    np.testing.assert_allclose(y, np.tanh(x @ up) @ down, rtol=1e-3, atol=1e-3)
