@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
 from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, ties
 from onnxq.checkpoints.matching.match import Match, Matched
-from onnxq.checkpoints.matching.names import dotted
+from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
@@ -143,14 +143,15 @@ def import_weights(
     if quantized is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
-    ties.part(loaded, tensors)
+    renamed = renaming(names_in(loaded), {*tensors, *(f"{layer.name}.weight" for layer in layers)})
+    ties.part(loaded, tensors, renamed)
     folded = batchnorms.fold(loaded, tensors)
     layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
-    given = _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld})
+    given = _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld}, renamed)
     constants = folded.placed + list(given.values())
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    found = match.put_in(loaded, tensors, layers, placing, how.match, {*constants, *given})
+    found = match.put_in(loaded, tensors, layers, placing, how.match, {*constants, *given}, renamed)
     told = found.match
     told.constants, told.misfits = constants, told.misfits + folded.misfits
     told.unused = [name for name in told.unused if name not in constants]
@@ -185,13 +186,15 @@ def _scheme(layers: Sequence[Layer]) -> str:
     return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
 
 
-def _constants(model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str]) -> dict[str, str]:
+def _constants(
+    model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str], renamed: Callable[[str], str]
+) -> dict[str, str]:
     """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`; which ones."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
     apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
     names = {alias for layer in layers for alias in (dotted(layer.name), *map(dotted, layer.aliases))}
-    return plain.replace_constants(model, tensors, aliases, apart, doubtful, names)
+    return plain.replace_constants(model, tensors, aliases, apart, doubtful, names, renamed)
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:

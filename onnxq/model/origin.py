@@ -26,7 +26,7 @@ RESTORED = "onnxq.restored"
 
 #: Of a node: what `SCOPES` said of it in the file.
 MODULE = "onnxq.module"
-#: Key of the metadata in which torch's exporter lists the modules around a node, the operation last, as Python prints it.
+#: Key of the metadata in which torch's exporter lists the modules around a node, the operation last, in Python's words.
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

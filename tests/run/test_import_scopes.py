@@ -78,3 +78,39 @@ def test_an_adapter_of_peft_belongs_to_the_products_of_its_modules(tmp_path: Pat
     )
     (y,) = Session(tmp_path / "beside.onnx").run({"x": x})
     np.testing.assert_allclose(y, np.tanh(x @ up) @ down, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("wrapper", ["", "m."])
+@pytest.mark.parametrize("kind", ["norms", "blank"])
+def test_equal_constants_that_are_there_once_become_those_of_each_module(
+    tmp_path: Path, wrapper: str, kind: str
+) -> None:
+    """Before training norms are equal, and in a model without numbers all is; a wrapper begins all of its names."""
+    text = """g (float[M,32] x, int64[M] i) => (float[M,32] y) {
+        [e] t = Gather(TABLE, i)  s = Add(x, t)
+        [n1] a = LayerNormalization(s, ONE, ZERO)  [node_MatMul_1] b = MatMul(a, val_1)
+        [n2] c = LayerNormalization(b, ONE, ZERO)  [node_MatMul_2] y = MatMul(c, val_2)
+    }""".replace("ONE", f'"{wrapper}net.0.n1.weight"').replace("ZERO", f'"{wrapper}net.0.n1.bias"')
+    own = OWN | {f"{wrapper}net.0.n1.weight": np.ones(32, np.float32)}
+    own |= {f"{wrapper}net.0.n1.bias": np.zeros(32, np.float32), f"{wrapper}net.e.weight": normal(32, 32, seed=5)}
+    if kind == "blank":
+        own = {name: np.zeros_like(x) for name, x in own.items()}
+    modules = {"e": "net.e", "n1": "net.0.n1", "n2": "net.0.n2"} | MODULES
+    model = exported(
+        tmp_path,
+        text.replace("TABLE", f'"{wrapper}net.e.weight"'),
+        own,
+        {name: wrapper + module for name, module in modules.items()},
+    )
+    new = {f"{name}.weight": normal(32, 32, seed=6 + i) for i, name in enumerate(("net.e", "net.0.down", "net.0.up"))}
+    new |= {f"net.0.{name}": normal(32, seed=9 + i) for i, name in enumerate(("n1.weight", "n1.bias", "n2.weight"))}
+    new |= {"net.0.n2.bias": normal(32, seed=12)}
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")
+    assert not done.match.unused and not done.match.missing
+    x = normal(3, 32, seed=4)
+    (y,) = Session(done.output).run({"x": x, "i": np.array([1, 0, 5])})
+    wanted = x + new["net.e.weight"][[1, 0, 5]]
+    for norm, product in (("n1", "up"), ("n2", "down")):
+        z = (wanted - wanted.mean(1, keepdims=True)) / np.sqrt(wanted.var(1, keepdims=True) + 1e-5)
+        wanted = (z * new[f"net.0.{norm}.weight"] + new[f"net.0.{norm}.bias"]) @ new[f"net.0.{product}.weight"].T
+    np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)

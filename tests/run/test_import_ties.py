@@ -145,3 +145,27 @@ def test_a_table_that_has_its_own_numbers_is_not_the_heads(tmp_path: Path) -> No
     done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx")
     (y,) = Session(done.output).run({"i": np.arange(48)})
     np.testing.assert_allclose(y, new @ up @ head.T, atol=1e-5)
+
+
+WRAPPED = """g (int64[M] i) => (float[M,16] y) {
+    e = Gather("m.embed.weight", i)  ["/m/fc1/MatMul"] h = MatMul(e, "onnx::1")  a = Mul(h, "m.norm.weight")
+    ["/m/fc2/MatMul"] y = MatMul(a, "onnx::2")
+}"""
+
+
+@pytest.mark.parametrize("is_blank", [True, False])
+def test_products_of_one_blank_constant_get_their_own_layers(tmp_path: Path, is_blank: bool) -> None:
+    """A wrapper begins all names of the model; the table is of the products' shape, too."""
+    own = {"m.embed.weight": normal(16, 16), "m.norm.weight": normal(16), "onnx::1": normal(16, 16, seed=1)}
+    own |= {"onnx::2": normal(16, 16, seed=2)}
+    if is_blank:
+        own = {name: np.zeros_like(x) for name, x in own.items()}
+        del own["onnx::2"]
+    text = WRAPPED.replace("onnx::2", "onnx::1") if is_blank else WRAPPED
+    new = {f"{name}.weight": normal(16, 16, seed=3 + i) for i, name in enumerate(("embed", "fc1", "fc2"))}
+    path = save(tmp_path / "w.safetensors", new | {"norm.weight": normal(16, seed=6)})
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx")
+    assert not done.match.unused and not done.match.missing
+    (y,) = Session(done.output).run({"i": np.arange(16)})
+    wanted = (new["embed.weight"] @ new["fc1.weight"].T * normal(16, seed=6)) @ new["fc2.weight"].T
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,6 +76,7 @@ def put_in(
     how: Placing,
     way: str = "auto",
     placed: Collection[str] = (),
+    renamed: Callable[[str], str] = str,
 ) -> Matched:
     """Give the products and tables of a prepared model the weights and biases of `layers`.
 
@@ -88,6 +89,7 @@ def put_in(
         way: one of `WAYS`.
         placed: tensors of floats that constants of their own name and shape have already, whatever way they lie; and
             the names of those constants.
+        renamed: what a name of the model is in the checkpoint.
     """
     work = _Work(model, how, placed)
     weights = list(_weights(model))
@@ -96,7 +98,8 @@ def put_in(
     wanted: dict[str, list[Weight]] = {}
     for weight in weights:
         lone = [""] if len(products) == 1 and weight is products[0] else []
-        known = (by_name[name] for name in [*names_of(weight), *lone] if name in by_name)
+        names = names_of(weight)
+        known = (by_name[name] for name in [*names, *map(renamed, names), *lone] if name in by_name)
         layer = next(known, None)
         if layer is not None:
             wanted.setdefault(layer.name, []).append(weight)
@@ -228,6 +231,7 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
     groups: dict[object, list[Weight]] = {}
     for weight in free:  # a table that is also multiplied by is one layer
         origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
+        origin = weight.node.name if _is_blank(weight) else origin  # those are one whatever their products are
         groups.setdefault((origin, _sizes(weight)), []).append(weight)
     shared = list(groups.values())
     here = [structure.Side(i, (dotted(layers[i].name),), stored.shape) for i, stored in opened.items()]
@@ -282,6 +286,10 @@ def _join(work: _Work, free: Sequence[Weight]) -> None:
 
 def _is_placed(weight: Weight, placed: Collection[str]) -> bool:
     return any(name in placed for name in (weight.value.name, weight.value.meta.get(ORIGIN)))
+
+
+def _is_blank(weight: Weight) -> bool:
+    return not np.ptp(weight.tensor.numpy().astype(np.float32))
 
 
 def _first_row(weight: Weight) -> bytes:

@@ -23,6 +23,7 @@ def replace_constants(
     apart: Collection[str],
     is_doubtful: Callable[[str], bool],
     layers: Collection[str] = (),
+    renamed: Callable[[str], str] = str,
 ) -> dict[str, str]:
     """Give constants of floats the numbers of tensors; which ones, by the constants' names.
 
@@ -36,6 +37,7 @@ def replace_constants(
         apart: tensors that are parts of something else.
         is_doubtful: whether a tensor may lie another way than the constant of its name: it has to be like it, too.
         layers: names of what belongs to products, dotted.
+        renamed: what a name of the model is in the checkpoint.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
@@ -51,14 +53,15 @@ def replace_constants(
     same_ends = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
     for name, value in constants.items():
         tensor = graph.constant(value)
-        source = name if name in tensors else aliases.get(name, same_ends.get(name, ""))
+        own = name if name in tensors else renamed(name)
+        source = own if own in tensors else aliases.get(name, same_ends.get(name, ""))
         if tensor is None or source in apart or source not in tensors:
             continue
         given = tensors[source]
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or given.shape != tensor.shape.numpy():
             continue
         made = _lazy(tensors, source, tensor, name)
-        if (source == name and not is_doubtful(source)) or _is_like(tensor, made):
+        if (source == own and not is_doubtful(source)) or _is_like(tensor, made):
             value.const_value = made
             given_to[name] = tensor
             found[name] = source

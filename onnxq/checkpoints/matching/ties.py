@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq.checkpoints.matching.names import names_of
 from onnxq.model import graph
+from onnxq.model.origin import module_of
 from onnxq.model.weights import MIN_ELEMENTS, Weight, weights_of
+
+#: Inputs of operators that are parts of modules, but for matrices of products, which need not lie as in torch.
+_PARTS = {("Gather", 0): "weight", ("Gemm", 2): "bias"} | {
+    (op, index): part
+    for op in ("Conv", "ConvTranspose", "LayerNormalization", "RMSNormalization", "InstanceNormalization")
+    for index, part in ((1, "weight"), (2, "bias"))
+}
 
 
 def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProtocol], layers: Collection[str]) -> None:
@@ -46,21 +55,52 @@ def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProt
             rest.remove(value)
 
 
-def part(model: ir.Model, tensors: Collection[str]) -> None:
+def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> None:
     """Make constants of copies of others by their names in the checkpoint: exporters keep equal ones once.
 
-    Before training all norms are, and biases; what torch's exporter leaves of each but one is an Identity of that.
+    Before training all norms are, and biases. What torch's exporters leave of each but one is an Identity of that, or
+    nothing but the module of the node that reads it.
+
+    Args:
+        renamed: what a name of the model is in the checkpoint.
     """
     for node in list(graph.nodes(model)):
         tensor = graph.constant(node.inputs[0]) if graph.is_op(node, "Identity") else None
         value = node.outputs[0]
-        if tensor is None or value.name not in tensors or value.is_graph_output():
+        if tensor is None or renamed(value.name or "") not in tensors or value.is_graph_output():
             continue
         assert isinstance(node.graph, ir.Graph)
         name, value.name = value.name or "", None
         made = graph.add_constant(node.graph, name, graph.lazily(tensor, lambda w: w))
         value.replace_all_uses_with(made)
         node.graph.remove(node, safe=True)
+    _part_by_module(model, tensors, renamed)
+
+
+def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> None:
+    """Let each node read the constant of its own module where the checkpoint has a tensor for that."""
+    made: dict[str, ir.Value] = {}
+    readers = {value: len(value.uses()) for owner in graph.graphs(model) for value in owner.initializers.values()}
+    for node in graph.nodes(model):
+        for index, value in enumerate(node.inputs if module_of(node) else ()):
+            tensor, name = graph.constant(value), f"{module_of(node)}.{_part_of(node, index)}"
+            found = tensors.get(renamed(name))
+            if value is None or tensor is None or getattr(found, "shape", None) != _shape(tensor):
+                continue
+            is_its_own = value.name == name or (renamed(value.name or "") in tensors and readers.get(value) == 1)
+            owner = value.graph
+            if is_its_own or not isinstance(owner, ir.Graph) or (name in owner.initializers and name not in made):
+                continue
+            if name not in made:
+                made[name] = graph.add_constant(owner, name, graph.lazily(tensor, lambda w: w))
+            node.replace_input_with(index, made[name])
+
+
+def _part_of(node: ir.Node, index: int) -> str:
+    """What torch calls this input of the operator that a module is; "" if it is none of its numbers."""
+    if graph.is_op(node, "Add", "Mul"):
+        return "bias" if node.op_type == "Add" else "weight"
+    return _PARTS.get((node.op_type, index), "")
 
 
 def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:
