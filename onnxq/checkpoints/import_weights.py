@@ -21,7 +21,7 @@ from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, ties
+from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, ties, unmatched
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -139,22 +139,25 @@ def import_weights(
     files = [path, *{Path(tensor.path) for tensor in external_tensors(loaded)}]
     guard.reads(*files)
     before = write.nbytes_to_write(loaded) if model is None else sum(file.stat().st_size for file in files)
-    quantized = is_quantized(loaded)
-    if quantized is not None:
+    if (quantized := is_quantized(loaded)) is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
     renamed = renaming(names_in(loaded), {*tensors, *(f"{layer.name}.weight" for layer in layers)})
     ties.part(loaded, tensors, renamed)
+    own = unmatched.constants(loaded)
     folded = batchnorms.fold(loaded, tensors)
     layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
     given = _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld}, renamed)
     constants = folded.placed + list(given.values())
+    now = unmatched.constants(loaded)
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
+    stayed = unmatched.Unmatched(loaded, own, now)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     found = match.put_in(loaded, tensors, layers, placing, how.match, {*constants, *given}, renamed)
     told = found.match
     told.constants, told.misfits = constants, told.misfits + folded.misfits
     told.unused = [name for name in told.unused if name not in constants]
+    told.lost, told.kept = stayed.beside(tensors, [] if tensors.is_gguf else told.unused)
     _require_fit(path, checkpoint, told, how.partial)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
     plan = _plan(loaded, found, place, _scheme(layers))
@@ -226,8 +229,9 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
     if len(match.misfits) > MOST:
         problems.append(f"{len(match.misfits) - MOST} others do not fit")
     if match.surplus:
-        more = f" and {len(match.surplus) - MOST} others" if len(match.surplus) > MOST else ""
-        problems.append(f"the model has no product called {', '.join(match.surplus[:MOST])}{more}")
+        problems.append(f"the model has no product called {_some(match.surplus)}")
+    if match.lost:
+        problems.append(f"{_some(match.lost)} go nowhere, and {_some(match.kept)}, of such shapes, get nothing")
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:
@@ -242,6 +246,11 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 
 
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST} others" if len(names) > MOST else ""
+    return f"{', '.join(names[:MOST])}{more}"
+
+
 def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
     """The products that were found, as the target spells them; all else stays as it is."""
     choices = {}
@@ -251,7 +260,9 @@ def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
         if name in found.choices:
             choices[name] = found.choices[name]
         elif weights:
-            reason = "not in the checkpoint" if node.op_type in MATMULS else f"{node.op_type} is never imported"
+            reason = f"{node.op_type} is never imported"
+            if node.op_type in MATMULS:
+                reason = "not matched" if name in found.match.kept else "not in the checkpoint"
             choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
     return Plan(scheme, target.name, choices)
 

@@ -14,6 +14,7 @@ from tiny import normal
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
+from onnxq.errors import BadModel
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -169,3 +170,24 @@ def test_products_of_one_blank_constant_get_their_own_layers(tmp_path: Path, is_
     (y,) = Session(done.output).run({"i": np.arange(16)})
     wanted = (new["embed.weight"] @ new["fc1.weight"].T * normal(16, seed=6)) @ new["fc2.weight"].T
     np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 8)])
+def test_floats_that_go_nowhere_are_refused_where_a_weight_of_their_shape_gets_none(
+    tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    """What the model has no weight for, as a pooler, is left, and so are buffers that it has with these numbers."""
+    text = 'g (float[M,16] x) => (float[M,16] y) { [a] h = MatMul(x, w1)  i = Mul(h, "rope")  [b] y = MatMul(i, w2) }'
+    own = {"w1": normal(16, 16), "w2": normal(16, 16, seed=1), "rope": normal(16, seed=2)}
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    new = {"a.weight": normal(16, 16, seed=3), "inv_freq": own["rope"], "pooler.weight": normal(*shape, seed=4)}
+    path = save(tmp_path / "w.safetensors", new)
+    if shape == (16, 16):
+        with pytest.raises(BadModel, match=r"pooler.weight go nowhere, and b, of such shapes, get nothing; --partial"):
+            import_weights(model, path, tmp_path / "q.onnx")
+        assert not (tmp_path / "q.onnx").exists()
+    done = import_weights(model, path, tmp_path / "q.onnx", options=ImportOptions(partial=shape == (16, 16)))
+    assert done.match.unused == ["inv_freq", "pooler.weight"] and done.match.missing == ["b"]
+    assert next(choice for choice in done.plan if choice.node == "b").reason == (
+        "not matched" if shape == (16, 16) else "not in the checkpoint"
+    )

@@ -41,6 +41,8 @@ class Match:
         surplus: layers of the checkpoint that the model has no product for.
         misfits: sentences about tensors that do not fit.
         unused: other tensors of the checkpoint.
+        lost: those of them that are floats of the shape of something in the model that was given nothing.
+        kept: products by node, and constants, of the model that these may belong to.
         formats: what the weights are in the model, by node; `float` where they are in floats.
         proposed: how nodes were found whose names are others, by node.
         rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
@@ -54,6 +56,8 @@ class Match:
     surplus: list[str] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     formats: dict[str, str] = field(default_factory=dict)
     proposed: dict[str, str] = field(default_factory=dict)
     rounded: dict[str, str] = field(default_factory=dict)
