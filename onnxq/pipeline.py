@@ -35,7 +35,7 @@ from onnxq.output.data_writer import ShardSize
 from onnxq.output.packed_elsewhere import pack_elsewhere
 from onnxq.output.signature import Signature, sign
 from onnxq.output.trace import Trace
-from onnxq.plan import Plan
+from onnxq.plan import COMPUTING, Plan
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.request import Learn, Learned, Request
@@ -299,6 +299,9 @@ def _notes(request: Request, made: Signature) -> Iterator[str]:
             yield f"not the same again: {difference}"
         if not request.check:
             yield "not checked, as the model that it repeats was not"
+    if request.is_free and not request.check and not request.recipe.keep_slow and made.plan.those(*COMPUTING):
+        what = "kernels may be slower than float, or lose more than they give"
+        yield f"nothing was measured: {what}; without --no-check they are weighed"
     here, there = this_machine(), request.profile.machine
     if made.profile and request.like is None and here.isa != there.isa:
         words = f"({there.cpu}), and errors were measured on this one ({here.cpu})"

@@ -30,7 +30,7 @@ class Scheme:
 
 SCHEMES: Mapping[str, Scheme] = {
     "auto": Scheme(
-        "w8a8 where there is calibration data, w4a16 or bf16 where there is none; never slower than float",
+        "w8a8 where there is calibration data, w4a16 or bf16 where there is none; no kernel slower than float",
         is_for_speed=True,
     ),
     "w8a8": Scheme(

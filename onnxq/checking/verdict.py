@@ -29,8 +29,8 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
     if not proof.whole:
         return proof
     proof = require_quality(proof, job.recipe)
-    if not job.target.consumer and proof.is_slower(SLOWER) and (why := why_slow(plan)):
-        proof = proof.noting(why)
+    if not job.target.consumer and proof.is_slower(SLOWER):
+        proof = proof.noting(why_slow(plan))
     if not plan.regions:
         proof = proof.noting("int8 operators stay onnxruntime's own, which were faster here than regions")
     if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
@@ -95,7 +95,7 @@ def require_gain(path: Path, asked: Recipe, plan: Plan, sizes: tuple[int, int], 
 
 
 def why_slow(plan: Plan) -> str:
-    """What a user should know of a file that is slower than float; nothing if none of its kernels is to blame."""
+    """What a user should know of a file that is slower than float."""
     has_bnb4 = graph.MICROSOFT in targets.get(plan.target).domains
     if has_bnb4 and any(_format(choice).bnb4 is not None for choice in plan.those(Method.PACKED)):
         return known.SLOW_BNB4
@@ -103,7 +103,7 @@ def why_slow(plan: Plan) -> str:
         return "slower than float on processors, which have few float16 kernels; target ort-cpu only stores float16"
     if plan.those(*COMPUTING):
         return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
-    return ""
+    return "slower than float, although every kernel is one of float: onnxruntime fuses other nodes of this graph"
 
 
 def without_library(plan: Plan, proof: Check) -> str:

@@ -102,7 +102,7 @@ Schemes:
     f"  [default: {DEFAULTS.accuracy_level}]",
 )
 @click.option("--keep-slow", is_flag=True, default=None, help="Keep quantized nodes even where float is faster.")
-@click.option("--no-check", is_flag=True, help="Do not run the saved file.")
+@click.option("--no-check", is_flag=True, help="Run nothing: no kernel is weighed against float, no file is checked.")
 @SHARD_OPTION
 @THREADS_OPTION
 @_folders.FOLDER_OPTIONS

@@ -254,3 +254,7 @@ def test_a_model_that_draws_numbers_is_never_the_same(tmp_path: Path) -> None:
     data = [{"x": tiny.normal(2, 64, seed=i)} for i in range(4)]
     result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a16", keep_slow=True), data=data)
     assert result.check is not None and not result.check.sqnr > 5 and result.output.exists()
+
+
+def test_what_only_stores_weights_and_is_slower_is_told() -> None:
+    assert "every kernel is one of float" in verdict.why_slow(onnxq.Plan("auto", "ort-cpu"))
