@@ -7,6 +7,7 @@ exit status. Anything else that escapes is a bug of ours, and becomes a `Bug` (`
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum
 
 #: Words of dynamic linkers and of threads for want of memory; and of Python, where it had none for a MemoryError.
@@ -91,6 +92,11 @@ def one_line(text: str) -> str:
     """`text` as one line that a terminal can show: names from a model's file may hold anything."""
     line = _CONTROLS.sub(" ", without_halves(text.strip()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first `most` of them, and how many others there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
 
 
 def without_halves(text: str) -> str:

@@ -27,7 +27,7 @@ from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
-from onnxq.errors import BadModel, BadRecipe
+from onnxq.errors import BadModel, BadRecipe, listed
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -229,9 +229,11 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
     if len(match.misfits) > MOST:
         problems.append(f"{len(match.misfits) - MOST} others do not fit")
     if match.surplus:
-        problems.append(f"the model has no product called {_some(match.surplus)}")
+        problems.append(f"the model has no product called {listed(match.surplus, MOST)}")
     if match.lost:
-        problems.append(f"{_some(match.lost)} go nowhere, and {_some(match.kept)}, of such shapes, get nothing")
+        problems.append(
+            f"{listed(match.lost, MOST)} go nowhere, and {listed(match.kept, MOST)}, of such shapes, get nothing"
+        )
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:
@@ -244,11 +246,6 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
     if problems and not partial:
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST} others" if len(names) > MOST else ""
-    return f"{', '.join(names[:MOST])}{more}"
 
 
 def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:

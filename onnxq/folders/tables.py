@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.checking.models import Check
-from onnxq.errors import one_line
+from onnxq.errors import listed, one_line
 from onnxq.folders.compare import FolderCheck
 from onnxq.folders.contents import Folder
 from onnxq.folders.result import FolderResult, PartResult
@@ -100,12 +100,6 @@ def contents_table(folder: Folder) -> Group:
     )
 
 
-def _listed(files: Sequence[Path]) -> str:
-    """The first of them, and how many others there are."""
-    shown = [file.as_posix() for file in files[:LISTED]]
-    return ", ".join(shown) + (f" and {len(files) - LISTED} others" if len(files) > LISTED else "")
-
-
 def _becomes(part: PartResult) -> str:
     """The forms of most of its weights."""
     if part.result is None:
@@ -142,3 +136,7 @@ def _notes(part: PartResult) -> tuple[str, ...]:
 
 def _count(n: int, word: str) -> str:
     return f"{n} {word}{'s' * (n != 1)}"
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return listed([file.as_posix() for file in files], LISTED)

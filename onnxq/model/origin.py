@@ -34,8 +34,10 @@ HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 def module_of(node: ir.Node) -> str:
     """The module that a node computes, by torch's exporter; "" if that does not say it."""
+    if known := node.meta.get(MODULE):
+        return str(known)
     scopes = re.findall(r"'([^']*)'", node.metadata_props.get(SCOPES, ""))
-    return node.meta.get(MODULE) or (scopes[-2] if len(scopes) > 1 else "")
+    return scopes[-2] if len(scopes) > 1 else ""
 
 
 def inherit_type(made: ir.Value, source: ir.Value | None) -> None:

@@ -26,12 +26,12 @@ class WrittenPads(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = [n for n in graph.nodes(model) if graph.is_op(n, "ConvTranspose") and "output_shape" in n.attributes]
-        types = infer_types(model) if found else None
-        modified = False
-        names = Names(model)
-        for node in list(graph.nodes(model)):
-            if _counts_beyond_pads(node):
-                modified = _padded(node, graph.opset(model), names) or modified
+        pools = [node for node in graph.nodes(model) if _counts_beyond_pads(node)]
+        if not found and not pools:
+            return ir.passes.PassResult(model, modified=False)
+        types, names, modified = infer_types(model) if found else None, Names(model), False
+        for node in pools:
+            modified = _padded(node, graph.opset(model), names) or modified
         for node in found:
             x = None if types is None or node.inputs[0] is None else types.of(node.inputs[0]).shape
             modified = _written(node, x or ()) or modified
@@ -68,9 +68,10 @@ def _may_be_apart(node: ir.Node, pads: list[int], kernel: list[int], opset: int)
     """Whether a Pad in front of a pool makes the same: as no window begins in the pads behind the image."""
     strides = list(node.attributes.get_ints("strides", [1] * len(kernel)))
     dilations = list(node.attributes.get_ints("dilations", [1] * len(kernel)))
-    is_plain = opset >= 11 and len(pads) == 2 * len(kernel) and min(pads) >= 0 and set(dilations) == {1}
-    behind = zip(pads[len(kernel) :], strides, kernel, strict=True) if is_plain and len(strides) == len(kernel) else ()
-    return is_plain and len(strides) == len(kernel) and all(pad + stride - 1 < k for pad, stride, k in behind)
+    is_plain = len(pads) == 2 * len(kernel) and len(strides) == len(kernel) and min(pads) >= 0
+    if opset < 11 or not is_plain or {*dilations} != {1}:
+        return False
+    return all(pad + stride - 1 < k for pad, stride, k in zip(pads[len(kernel) :], strides, kernel, strict=True))
 
 
 def _written(node: ir.Node, x: tuple[int | str | None, ...]) -> bool:

@@ -1,9 +1,9 @@
 // Products by weights in bfloat16 on AMX: they are tiles as they lie.
 //
-// 32 columns by 512 or 256 k of the weight stay in the first-level cache while rows of x pass, from the second-level cache, by loads
-// that leave it there; meanwhile the next such panel comes into the second-level cache, and the next sums into the first. A chunk
-// of x meets several groups of columns, so that a row of y is written in pieces of more than two lines. Where there are at most
-// 32 rows, sums stay in tiles, and the weight is read once, as a stream.
+// 32 columns by 512 or 256 k of the weight stay in the first-level cache while rows of x pass, from the second-level cache,
+// by loads that leave it there; meanwhile the next such panel comes into the second-level cache, and the next sums into the
+// first. A chunk of x meets several groups of columns, so that a row of y is written in pieces of more than two lines. Where
+// there are at most 32 rows, sums stay in tiles, and the weight is read once, as a stream.
 
 #ifndef ONNXQ_CPU_KERNELS_DENSE_TILES_H_
 #define ONNXQ_CPU_KERNELS_DENSE_TILES_H_
@@ -29,7 +29,8 @@ template <int kTiles>
 void multiply_rows(const DensePanel& panel, const uint8_t* x, const uint8_t* next_x, int64_t pass, uint8_t* sums) {
   constexpr bool two = kTiles == 2;
   constexpr int64_t kSums = kTiles * kPairBytes;
-  const int64_t fetched = panel.lines * kLine, x_fetched = panel.x_lines * kLine, sums_fetched = kTiles * panel.sum_lines * kLine;
+  const int64_t fetched = panel.lines * kLine, x_fetched = panel.x_lines * kLine;
+  const int64_t sums_fetched = kTiles * panel.sum_lines * kLine;
   const uint8_t* next[kVectors] = {panel.next[0] + pass * panel.steps * fetched, panel.next[1] + pass * panel.steps * fetched};
   load_sums<kTiles>(panel.before, sums);
   for (int64_t i = 0; i < panel.steps; ++i) {

@@ -24,9 +24,9 @@ constexpr int64_t kPairBytes = kVectors * kTileBytes;  // the halves of a panel,
 constexpr int64_t steps(const Problem& p) { return row_tiles(padded(p.K, p.block), kStep); }
 constexpr int64_t tiles_of_rows(const Problem& p) { return row_tiles(p.M, kTileRows); }
 
-// Of a chunk, at most. Two decoded panels are 32 KB of the first-level cache, and so is one that is read as it lies, while all
-// of x that is met at once stays in the second; else half as long ones take 0.81 to 0.87 of the time (4096 × 4096 by 512 rows), as two chunks of x
-// and the sums have room beside each other whatever pages they lie in.
+// Of a chunk, at most. Two decoded panels are 32 KB of the first-level cache, and so is one that is read as it lies, while
+// all of x that is met at once stays in the second. Else half as long ones take 0.81 to 0.87 of the time (4096 × 4096 by 512
+// rows), as two chunks of x and the sums have room beside each other whatever pages they lie in.
 constexpr int64_t kShortSteps = 8, kLongSteps = 16;
 constexpr int64_t chunk_steps(const Problem& p) {
   const int64_t all = tiles_of_rows(p), tiles = all < kMostTiles ? all : kMostTiles;

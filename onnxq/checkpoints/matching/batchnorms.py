@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching.names import module_of
+from onnxq.checkpoints.matching.names import module_by_name
 from onnxq.checkpoints.matching.plain import by_ends
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.checkpoints.stored import key, names_with, real
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, weights_of
@@ -115,7 +115,7 @@ def _kernels(node: ir.Node, tensors: Mapping[str, Any]) -> Iterator[_Kernel]:
     for weight in weights_of(node, least=1):
         if weight.role.index != 1:
             continue
-        modules = ((weight.value.name or "").removesuffix(".weight"), module_of(node))
+        modules = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
         fitting = (m for m in modules if getattr(tensors.get(key(m, "weight")), "shape", None) == weight.shape)
         yield _Kernel(weight, next(fitting, ""))
 
@@ -185,8 +185,7 @@ def _leave(done: Folded, kernels: list[_Kernel], norms: list[str], tensors: Mapp
         if beside or any(not kernel.module and kernel.weight.node.op_type != "Gemm" for kernel in of_size):
             lost.append(norm)
     if lost:
-        more = f" and {len(lost) - MOST} others" if len(lost) > MOST else ""
         done.misfits.append(
-            f"the BatchNorms {', '.join(lost[:MOST])}{more} go nowhere: the model has them folded into kernels "
+            f"the BatchNorms {listed(lost, MOST)} go nowhere: the model has them folded into kernels "
             "that are not like the checkpoint's; export it with them (torch.onnx.export: dynamo=True, optimize=False)"
         )

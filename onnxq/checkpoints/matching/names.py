@@ -30,7 +30,7 @@ def names_in(model: ir.Model) -> set[str]:
         if graph.is_op(node, "Identity") and graph.constant(node.inputs[0]) is not None:
             found.append(node.outputs[0].name or "")
         elif any(weight.role.index == 1 for weight in weights_of(node, least=1)):
-            module = origin.module_of(node) or (module_of(node) if "/" in (node.name or "") else "")
+            module = origin.module_of(node) or (module_by_name(node) if "/" in (node.name or "") else "")
             found += [f"{module}.weight"] * bool(module)
     return {name for name in found if "." in name and "::" not in name and not name.startswith("/")}
 
@@ -72,7 +72,7 @@ def dotted(name: str) -> str:
     return name.strip("/").replace("/", ".")
 
 
-def module_of(node: ir.Node) -> str:
+def module_by_name(node: ir.Node) -> str:
     """The module that torch named a node by: `/layer1/layer1.0/conv1/Conv` is `layer1.0.conv1`."""
     found: list[str] = []
     for part in (node.name or "").removesuffix(f"/{node.op_type}").strip("/").split("/"):

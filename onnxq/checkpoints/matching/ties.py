@@ -82,8 +82,9 @@ def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callab
     made: dict[str, ir.Value] = {}
     readers = {value: len(value.uses()) for owner in graph.graphs(model) for value in owner.initializers.values()}
     for node in graph.nodes(model):
-        for index, value in enumerate(node.inputs if module_of(node) else ()):
-            tensor, name = graph.constant(value), f"{module_of(node)}.{_part_of(node, index)}"
+        module = module_of(node)
+        for index, value in enumerate(node.inputs if module else ()):
+            tensor, name = graph.constant(value), f"{module}.{_part_of(node, index)}"
             found = tensors.get(renamed(name))
             if value is None or tensor is None or getattr(found, "shape", None) != _shape(tensor):
                 continue

@@ -18,8 +18,8 @@ class ForgetExporter(ir.passes.InPlacePass):
         modified = False
         for body in graph.graphs(model):
             for item in (*body, *body.inputs, *body.initializers.values(), *(o for n in body for o in n.outputs)):
-                if isinstance(item, ir.Node) and module_of(item):
-                    item.meta[MODULE] = module_of(item)
+                if isinstance(item, ir.Node) and (module := module_of(item)):
+                    item.meta[MODULE] = module
                 if item.metadata_props or item.doc_string:
                     item.metadata_props.clear()
                     item.doc_string = None

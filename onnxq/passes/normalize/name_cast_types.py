@@ -3,6 +3,9 @@ the type already is not cast."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -27,7 +30,7 @@ class NameCastTypes(ir.passes.InPlacePass):
         found = [node for node in nodes if node.op_type == "CastLike" or graph.constant(node.inputs[0]) is None]
         if not found:
             return ir.passes.PassResult(model, modified=False)
-        types, names, modified = infer_types(model), Names(model), False
+        types, names, modified = functools.cache(lambda: infer_types(model)), Names(model), False
         for node in found:
             if node.op_type == "CastLike":
                 modified = _named(node, types, names) or modified
@@ -36,7 +39,7 @@ class NameCastTypes(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=modified)
 
 
-def _named(node: ir.Node, types: Types, names: Names) -> bool:
+def _named(node: ir.Node, types: Callable[[], Types], names: Names) -> bool:
     dtype = _type_of(node.inputs[1], types) if len(node.inputs) == 2 else None
     if dtype is None or node.graph is None:
         return False
@@ -47,5 +50,6 @@ def _named(node: ir.Node, types: Types, names: Names) -> bool:
     return True
 
 
-def _type_of(value: ir.Value | None, types: Types) -> ir.DataType | None:
-    return None if value is None else value.dtype or types.of(value).dtype
+def _type_of(value: ir.Value | None, types: Callable[[], Types]) -> ir.DataType | None:
+    """By the file, or where that does not say it by `types`, which takes as long as all the rest."""
+    return None if value is None else value.dtype or types().of(value).dtype

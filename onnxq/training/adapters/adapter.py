@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.algorithms.low_rank import Factors
-from onnxq.errors import BadData
+from onnxq.errors import BadData, listed
 from onnxq.training.adapters.products import Product
 
 #: Names that an error lists.
@@ -49,8 +49,7 @@ def require_fit(adapter: Adapter, products: Iterable[Product], source: str) -> N
     known = {product.name: product for product in products}
     unknown = [name for name in adapter.factors if name not in known]
     if unknown:
-        more = f" and {len(unknown) - MOST} others" if len(unknown) > MOST else ""
-        raise BadData(f"'{source}' is for products that the model does not have: {', '.join(unknown[:MOST])}{more}")
+        raise BadData(f"'{source}' is for products that the model does not have: {listed(unknown, MOST)}")
     if not adapter.factors:
         raise BadData(f"'{source}' holds no adapter of any product")
     for name, (a, b) in adapter.factors.items():

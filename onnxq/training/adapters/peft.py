@@ -32,7 +32,7 @@ from onnxq.checkpoints.matching import structure
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE_COARSE
 from onnxq.checkpoints.tensors import Safetensors
-from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.errors import BadData, BadRecipe, first_line, listed
 from onnxq.files import limits, schemas, staging
 from onnxq.output import write
 from onnxq.quality import sqnr
@@ -237,10 +237,9 @@ def _matched(
             found[left[proposal.layer]] = free[proposal.weight], proposal.why
     missing = [module for module in pairs if module not in found]
     if missing:
-        more = f" and {len(missing) - MOST} others" if len(missing) > MOST else ""
         known = ", ".join(dotted(product.name) for product in products[:MOST])
         raise BadData(
-            f"'{folder}' adapts {', '.join(missing[:MOST])}{more}, which the model does not have; its products are "
+            f"'{folder}' adapts {listed(missing, MOST)}, which the model does not have; its products are "
             f"{known}{', …' if len(products) > MOST else ''}"
         )
     return {module: ([product.name for product in runs], why) for module, (runs, why) in found.items()}
