@@ -152,15 +152,16 @@ def test_evidence_goes_to_workers_that_do_not_see_it_once(
 
 
 def killing(log: Path, counts: list[int]) -> threading.Thread:
-    """Ends the worker that worked last, once so many points of tasks were passed."""
+    """Ends the worker that worked last, once workers have passed so many points."""
 
     def watch() -> None:
         for count in counts:
-            lines: list[str] = []
-            while len(lines) < count:
+            workers: list[int] = []
+            while len(workers) < count:
                 time.sleep(0.002)
-                lines = log.read_text().splitlines() if log.exists() else []
-            os.kill(int(lines[-1].split()[1]), signal.SIGKILL)
+                passed = log.read_text().splitlines() if log.exists() else []
+                workers = [process for line in passed if (process := int(line.split()[1])) != os.getpid()]
+            os.kill(workers[-1], signal.SIGKILL)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
