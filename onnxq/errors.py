@@ -99,6 +99,11 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
 
 
+def amount(n: int, noun: str) -> str:
+    """`n` of what `noun` calls one of them: 1 sample, 3 samples."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def without_halves(text: str) -> str:
     """`text` without what no encoding has, such as bytes in a file's name that are no UTF-8."""
     return _NO_TEXT.sub("\ufffd", text)

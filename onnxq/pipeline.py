@@ -24,7 +24,7 @@ from onnxq.checking.verdict import judged, require_gain
 from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, progress_of, scored
 from onnxq.drafts.opening import calibrated, destination_of, following, opened, remembering, with_balance, with_evidence
 from onnxq.drafts.tuned import Drafts
-from onnxq.errors import BadModel, NothingToDo, one_line
+from onnxq.errors import BadModel, NothingToDo, amount, one_line
 from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
@@ -215,8 +215,7 @@ def _what_data_chose(job: Job) -> Iterator[str]:
     chosen: Counter[str] = sum((layer.chosen for layer in job.evidence.values()), Counter())
     if chosen:
         shares = ", ".join(f"{word} {count / chosen.total():.0%}" for word, count in chosen.most_common())
-        count = sum(bool(layer.chosen) for layer in job.evidence.values())
-        weights = "one weight" if count == 1 else f"{count} weights"
+        weights = amount(sum(bool(layer.chosen) for layer in job.evidence.values()), "weight")
         yield f"data chose the codes of {weights}; algorithms by output channel: {shares}"
 
 

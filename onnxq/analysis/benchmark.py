@@ -25,7 +25,7 @@ from onnxq.analysis.tensor import quantized, sum_errors, tensor_error
 from onnxq.analysis.trial import Trial
 from onnxq.boundary import bounded
 from onnxq.encoding import memo
-from onnxq.errors import BadData, BadModel
+from onnxq.errors import BadData, BadModel, amount
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
@@ -124,7 +124,7 @@ def _model(
         else:
             samples = open_data(data, inputs_of(loaded), preprocessing, model=loaded, path=model).limited(limit, seed)
         trial = Trial(loaded, weights, samples)
-        inputs = f"{trial.samples} {inputs}" if data is None else f"{trial.samples} samples"
+        inputs = f"{trial.samples} {inputs}" if data is None else amount(trial.samples, "sample")
     progress.start("the model's weights", len(forms) * len(weights))
     rows = []
     for form in forms:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from onnxq.analysis.benchmarks.results import Benchmark, Degradation, Lead
 from onnxq.analysis.layers import Form, FormError, Layer, ModelAnalysis
+from onnxq.errors import amount
 from onnxq.quality import MAX_DB
 
 #: Columns that the names of nodes take at most.
@@ -49,7 +50,7 @@ def notes(analysis: ModelAnalysis) -> list[str]:
     if analysis.samples:
         found = [
             f"SQNR in dB of the weight / at the layer's output / at the model's worst output, one weight quantized "
-            f"at a time, on {analysis.samples} samples; the most harmful layer first"
+            f"at a time, on {amount(analysis.samples, 'sample')}; the most harmful layer first"
         ]
     for layer in analysis.layers:
         found += [f"{label}: {problem}" for label, problem in layer.problems.items()]

@@ -14,7 +14,7 @@ from onnxq.benching.kernels import kernels_of
 from onnxq.benching.result import BenchReport, How, KernelTime, ModelBench
 from onnxq.benching.throughput import throughput
 from onnxq.benching.turns import in_turns, median_of, ratio_of
-from onnxq.errors import BadData, BadModel
+from onnxq.errors import BadData, BadModel, amount
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import external_tensors
@@ -76,7 +76,7 @@ def feeds_of(model: ir.Model, path: Path, sampling: Sampling) -> tuple[list[Feed
         feeds = [feed for feed, _ in zip(data, range(SAMPLES), strict=False)]
         if not feeds:
             raise BadData(f"'{data.source}' holds no samples")
-        return feeds, f"{len(feeds)} samples"
+        return feeds, amount(len(feeds), "sample")
     trials = make_up(model, scout(model))
     if not trials.samples:
         raise BadData(f"no inputs could be made up for '{path}': give --data")

@@ -113,6 +113,7 @@ class _Others:
         self._dims = Dims(session.inputs)
         single = _single(self._dims, session.inputs, seen)
         self.axes = [axis for axis in single if axis.symbol in self._dims.rest and axis.size > 1]
+        self._size = {axis.symbol: axis.size for axis in single}
         self.rows = [axis for axis in single if axis.symbol not in self._dims.rest or (axis.size, axis.axis) == (1, 0)]
 
     def of(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
@@ -137,7 +138,7 @@ class _Others:
 
     def _at_sizes(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, list[Feed]]]:
         for sizes in _other_sizes(self.axes, self._parts):
-            is_short = all(sizes[axis.symbol] < axis.size / 4 for axis in self.axes)
+            is_short = all(n < self._size[symbol] / 4 for symbol, n in sizes.items())
             label = "the data at " + ", ".join(f"{symbol} = {n}" for symbol, n in sizes.items())
             changed = (_resized(self._dims, self._parts, f, sizes) for f in (feeds if is_short else feeds[:CHANGED]))
             yield label, [feed for feed in changed if feed is not None]
@@ -183,11 +184,14 @@ def _single(dims: Dims, inputs: Sequence[Input], feeds: Sequence[Feed]) -> list[
 
 
 def _other_sizes(axes: Sequence[Axis], parts: Sequence[Part]) -> list[dict[str, int]]:
-    """One, half and double; of pictures only half and double, in steps of 32 where they are large."""
+    """One, half and double of all; and one of each alone that may be the batch of another, whose rows all count. Of
+    pictures only half and double, in steps of 32 where they are large."""
     pictures = {part.name for part in parts if part.role is Role.IMAGE}
     if any(axis.input.name in pictures for axis in axes):
         return [{a.symbol: _rounded(a.size * f) for a in axes} for f in (0.5, 2.0)]
     lengths = [{a.symbol: max(1, round(a.size * f)) for a in axes} for f in (0.0, 0.5, 2.0)]
+    first = {a.input.name for a in axes if a.axis == 0}
+    lengths[1:1] = [{a.symbol: 1} for a in axes if a.input.name in first]
     return [sizes for i, sizes in enumerate(lengths) if sizes not in lengths[:i]]
 
 

@@ -11,7 +11,7 @@ from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check, check_models
 from onnxq.checking.spelled import new_types
-from onnxq.errors import BadModel, CheckFailed
+from onnxq.errors import BadModel, CheckFailed, amount
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
@@ -97,7 +97,7 @@ def compare(
 
 def _words(count: int, sampling: Sampling) -> str:
     """What so many samples are called; where they may not be all that there are, by which option."""
-    found = "1 sample" if count == 1 else f"{count} samples"
+    found = amount(count, "sample")
     if count != sampling.limit:
         return found
     return f"{'the first ' if sampling.seed is None else ''}{found} (--limit)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxq.calibration.lengths import with_other_lengths
+from onnxq.errors import amount
 from onnxq.job import Job
 from onnxq.made_up import make_up, make_up_missing
 from onnxq.made_up.scout import scout
@@ -21,7 +22,7 @@ def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Tr
         return make_up(model, session)
     samples, rest = job.data.split(held_back)
     feeds = list(rest)
-    words = f"{len(feeds)} {'held-back' if rest is not samples else 'calibration'} samples"
+    words = amount(len(feeds), f"{'held-back' if rest is not samples else 'calibration'} sample")
     given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
     others = make_up_missing(model, session, given.feeds)
     return given.joined(others.samples, others.notes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnxq import formats, targets
 from onnxq.checking.models import Check
-from onnxq.errors import CheckFailed, NothingToDo
+from onnxq.errors import CheckFailed, NothingToDo, amount
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, Choice, Method, Plan
@@ -110,15 +110,12 @@ def without_library(plan: Plan, proof: Check) -> str:
     """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
     products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
 
-    def count(n: int) -> str:
-        return f"{n} products" if n > 1 else "one product"
-
     in_integers = sum(_format(choice).is_integer for choice in products)
     costs = []
     if in_integers:
-        costs.append(f"onnxruntime's own MatMulNBits computes {count(in_integers)}")
+        costs.append(f"onnxruntime's own MatMulNBits computes {amount(in_integers, 'product')}")
     if in_integers < len(products):
-        where = f"the weights of {count(len(products) - in_integers)} become floats when the model loads"
+        where = f"the weights of {amount(len(products) - in_integers, 'product')} become floats when the model loads"
         costs.append(f"{where}, with their memory and speed")
     measured = ""
     if proof.bare_ms:

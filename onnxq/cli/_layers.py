@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.checking.layers.result import ByLayer, LayerError, Role
-from onnxq.errors import one_line
+from onnxq.errors import amount, one_line
 from onnxq.quality import MAX_DB
 
 #: Layers that are named below the table.
@@ -56,11 +56,11 @@ def _left_out(found: ByLayer, shown: tuple[LayerError, ...]) -> list[str]:
         None: "could not be run alone, or differ by next to nothing",
     }
     told = ", ".join(f"{rest[role]} {word}" for role, word in words.items() if rest[role])
-    return [f"not shown: {rest.total()} layers, of which {told}; --all shows them"] if rest else []
+    return [f"not shown: {amount(rest.total(), 'layer')}, of which {told}; --all shows them"] if rest else []
 
 
 def _sentences(found: ByLayer) -> list[str]:
-    lines = [f"{len(found.layers)} layers compared on {found.inputs}"]
+    lines = [f"{amount(len(found.layers), 'layer')} compared on {found.inputs}"]
     if not found.proves and found.layers:
         lines.append("made-up inputs show where a model is weak, not how accurate it is on your data: give --data")
     if found.first_apart is not None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from onnxq.checking.models import Check
 from onnxq.checking.result import Result
 from onnxq.checking.score import Score
-from onnxq.errors import BadModel, BadRecipe, one_line
+from onnxq.errors import BadModel, BadRecipe, amount, one_line
 from onnxq.model import graph
 from onnxq.model.load import TYPE, is_quantized
 from onnxq.model.weights import find_weights
@@ -141,11 +141,12 @@ def _outcome(
 
 def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
-        lowest = [min(found, key=lambda name: found[name]) for found in (check.outputs, check.kinds) if len(found) > 1]
+        named = ({f"output '{name}'": found for name, found in check.outputs.items()}, check.kinds)
+        lowest = [one_line(min(found, key=lambda name: found[name])) for found in named if len(found) > 1]
         has_own = check.worst_sample < MAX_DB
         where = f", each {decibel(check.worst_sample)} or better" if has_own else ""
         where += f"{';' if has_own else ','} lowest: {', '.join(lowest)}" if lowest else ""
-        table.add_row("error", of_noise(check.sqnr), f"on {check.inputs}{where}")
+        table.add_row("error", of_noise(check.sqnr), escape(f"on {check.inputs}{where}"))
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"
             table.add_row("flips", f"{check.flips:.2%}", f"of decisions{divergence}")
@@ -170,7 +171,7 @@ def _add_check(table: Table, check: Check) -> None:
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
     for region in check.regions[:MOST_REGIONS]:
-        table.add_row(escape(one_line(region.name)), f"{len(region.steps)} steps", escape(one_line(str(region))))
+        table.add_row(escape(one_line(region.name)), amount(len(region.steps), "step"), escape(one_line(str(region))))
     if len(check.regions) > MOST_REGIONS:
         table.add_row("", f"{len(check.regions) - MOST_REGIONS} more", "ONNXQ_PROFILE=1 writes the steps of all")
 

@@ -27,7 +27,7 @@ from onnxq.cli._options import (
     sampling_of,
 )
 from onnxq.cli._types import Shard
-from onnxq.errors import BadData, BadRecipe, NothingToDo, one_line
+from onnxq.errors import BadData, BadRecipe, NothingToDo, amount, one_line
 from onnxq.files import staging
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, open_job
@@ -111,14 +111,14 @@ def _gather(model: Path, options: dict[str, Any], guard: Guard) -> None:
         environment = Environment(progress=bars, guard=guard)
         job = open_job(model, recipe, options["target"], sampling_of(options), environment)
         index = of_all_layers(job, effort_of(options), options["evidence"], options["shard"])
-    say(f"{options['evidence']}: what data say of the inputs of {len(index.inputs)} layers")
+    say(f"{options['evidence']}: what data say of the inputs of {amount(len(index.inputs), 'layer')}")
 
 
 def _merge_evidence(files: tuple[Path, ...], output: Path, guard: Guard) -> None:
     guard.reads(*files)
     with staging.whole(output, replace=guard.force) as staged:
         index = merge_parts(files, staged)
-    say(f"{output}: what data say of the inputs of {len(index.inputs)} layers")
+    say(f"{output}: what data say of the inputs of {amount(len(index.inputs), 'layer')}")
 
 
 def _merge(files: tuple[Path, ...], options: dict[str, Any], guard: Guard) -> None:
@@ -144,6 +144,6 @@ def _of_shard(method: str) -> str:
 
 def _write(output: Path, found: Ranges, seen: Observations, guard: Guard) -> None:
     guard.write_text(output, to_json(found, seen))
-    say(f"{output}: {len(found.values)} ranges by {found.method}, {len(found.problems)} without")
+    say(f"{output}: {amount(len(found.values), 'range')} by {found.method}, {len(found.problems)} without")
     for name, note in (*found.problems.items(), *found.notes.items()):
         say(f"  {one_line(f'{name}: {note}')}")

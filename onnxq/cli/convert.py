@@ -18,7 +18,7 @@ from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.conversion.to_ort import to_ort
-from onnxq.errors import BadRecipe, one_line
+from onnxq.errors import BadRecipe, amount, one_line
 from onnxq.job import Environment
 from onnxq.output.data_writer import LAYER
 from onnxq.runtime.own_files.model_files import ORT_SUFFIX
@@ -125,4 +125,5 @@ def _export(model: Path, options: dict[str, Any]) -> None:
     for sentence in done.said:
         say(one_line(sentence))
     count = f" in {len(done.files)} files" if len(done.files) > 1 else ""
-    say(f"{output}: {len(done.rows)} tensors, {sum(file.stat().st_size for file in done.files)} bytes{count}")
+    tensors, size = amount(len(done.rows), "tensor"), sum(file.stat().st_size for file in done.files)
+    say(f"{output}: {tensors}, {size} bytes{count}")

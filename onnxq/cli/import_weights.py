@@ -16,7 +16,7 @@ from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
-from onnxq.errors import one_line
+from onnxq.errors import amount, one_line
 from onnxq.job import Environment
 
 
@@ -94,7 +94,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         return
     out = console()
     n = len(done.match.blocks)
-    products = "1 product" if n == 1 else f"{n} products"
+    products = amount(n, "product")
     out.print(f"{done.output}: {products} from {checkpoint} for {done.plan.target}\n", style="bold")
     out.print(_tables.plan_table(done.plan))
     out.print()

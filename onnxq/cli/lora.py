@@ -22,7 +22,7 @@ from onnxq.cli._options import (
     guard_of,
     sampling_of,
 )
-from onnxq.errors import one_line
+from onnxq.errors import amount, one_line
 from onnxq.job import Environment
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def base(model: Path, **options: Any) -> None:
     patterns = dict.fromkeys(options["lora"], 1) or EVERYWHERE
     with Bars(console(stderr=True)) as bars:
         done = make_base(model, options["output"], lora=patterns, environment=Environment(1, bars, guard_of(options)))
-    _print(done, options, f"{done.output}: takes adapters of {len(done.ranks)} products, {done.nbytes} bytes")
+    products = amount(len(done.ranks), "product")
+    _print(done, options, f"{done.output}: takes adapters of {products}, {done.nbytes} bytes")
 
 
 @lora.command(short_help="Turn an adapter into another kind of file.")

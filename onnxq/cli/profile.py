@@ -12,7 +12,7 @@ from onnxq import pipeline, targets
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of, sampling_of
-from onnxq.errors import BadModel, NothingToDo
+from onnxq.errors import BadModel, NothingToDo, amount
 from onnxq.files import staging
 from onnxq.job import Environment, open_job
 from onnxq.made_up import make_up
@@ -61,7 +61,7 @@ def profile(model: Path, **options: Any) -> None:
         for scheme in options["schemes"] or _schemes(sampling):
             _measure(model, scheme, options["target"], sampling, environment, found, folder)
     guard.write_text(options["output"], found.to_json())
-    say(f"{options['output']}: {len(found.kernels)} times of kernels on {found}")
+    say(f"{options['output']}: {amount(len(found.kernels), 'time')} of kernels on {found}")
 
 
 def _schemes(sampling: Sampling) -> list[str]:

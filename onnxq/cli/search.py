@@ -29,7 +29,7 @@ from onnxq.cli._options import (
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.drafts.budgeted import progress_of
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, amount
 from onnxq.preference import SEARCHES
 from onnxq.searching.budget import parse_budget
 from onnxq.searching.meter import is_progress
@@ -109,7 +109,8 @@ def search(model: Path, **options: Any) -> None:
         click.echo(found.to_json())
         return
     out = console()
-    out.print(f"{model}: {len(found.points)} plans that no other one beats, of {found.runs} measured\n", style="bold")
+    plans = amount(len(found.points), "plan")
+    out.print(f"{model}: {plans} that no other one beats, of {found.runs} measured\n", style="bold")
     out.print(_plots.front_table(found))
     out.print(_plots.front_plot(found))
 

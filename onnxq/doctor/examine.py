@@ -10,6 +10,7 @@ from onnxq.checking.models import quantized_kernels
 from onnxq.doctor.finding import Diagnosis, Finding
 from onnxq.doctor.patient import Patient
 from onnxq.doctor.rule import without
+from onnxq.errors import amount
 from onnxq.model.load import is_quantized
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime import native
@@ -78,7 +79,7 @@ def examine(
 
 def _stored(patient: Patient) -> str:
     """That weights are codes, where nothing computes with them."""
-    return f"{len(patient.weights)} weights stored as codes" if patient.weights else ""
+    return f"{amount(len(patient.weights), 'weight')} stored as codes" if patient.weights else ""
 
 
 def _bytes(patient: Patient) -> dict[str, int]:

@@ -11,7 +11,7 @@ from onnxq.boundary import bounded
 from onnxq.checking.models import Check, check_models
 from onnxq.conversion.files import opened
 from onnxq.doctor.rule import Rule, without
-from onnxq.errors import BadModel, CheckFailed, NothingToDo
+from onnxq.errors import BadModel, CheckFailed, NothingToDo, amount
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
@@ -132,4 +132,4 @@ def _trials(model: ir.Model, path: Path, sampling: Sampling) -> Trials:
     if data is None:
         return make_up(model, scout(model))
     feeds = list(data)
-    return Trials.given(feeds, f"{len(feeds)} samples")
+    return Trials.given(feeds, amount(len(feeds), "sample"))

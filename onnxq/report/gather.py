@@ -20,7 +20,7 @@ from onnxq.checking.models import Check
 from onnxq.checking.result import Result
 from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.restore import restore_all
-from onnxq.errors import BadModel, OnnxqError
+from onnxq.errors import BadModel, OnnxqError, amount
 from onnxq.files import limits
 from onnxq.frontier import Frontier
 from onnxq.job import WHOLE_MODEL_BYTES, Environment
@@ -140,7 +140,7 @@ def of_plan(plan: Plan, subject: Subject) -> Report:
 def of_analysis(analysis: ModelAnalysis, subject: Subject) -> Report:
     """The error of every weight in every form."""
     report = _empty("analyze", subject)
-    report.summary.inputs = f"{analysis.samples} samples" if analysis.samples else ""
+    report.summary.inputs = amount(analysis.samples, "sample") if analysis.samples else ""
     for layer in analysis.layers:
         row = WeightError(layer.node, layer.op, list(layer.shape))
         row.forms = {found.form.label: known(found.stats.sqnr) for found in layer.forms}
@@ -163,7 +163,7 @@ def of_search(front: Frontier, subject: Subject) -> Report:
         found = point.figures
         figures = [known(each) for each in (found.sqnr, point.latency, found.kld, found.flips)]
         report.front.append(FrontPoint(point.bits, point.size, point.nbytes, found.harm, *figures))
-    report.notes.append(f"{front.runs} plans measured, {len(front.points)} of them beaten by no other one")
+    report.notes.append(f"{amount(front.runs, 'plan')} measured, {len(front.points)} of them beaten by no other one")
     if front.points:
         best = min(front.points, key=lambda point: point.figures.harm)
         report.scheme, report.target = best.plan.scheme, best.plan.target

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 import torch
 
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, amount
 from onnxq.model import graph
 from onnxq.progress import Progress
 from onnxq.training.batches import Batch, Samples, order
@@ -235,7 +235,7 @@ class Walk:
     def notes(self) -> Iterator[str]:
         """What was done, in sentences."""
         if self.moved:
-            layers = "1 layer" if self.moved == 1 else f"{self.moved} layers"
+            layers = amount(self.moved, "layer")
             yield f"channels of {layers} got the scales and biases that are nearest to float"
         if self.settings.block_steps and self.blocks:
             yield f"{self.better} of {len(self.blocks)} blocks learned to give what the float ones give"

@@ -16,7 +16,7 @@ from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
 from onnxq.checking.logits import classes_of
 from onnxq.checking.result import Result
-from onnxq.errors import BadModel, BadRecipe, OutOfMemory
+from onnxq.errors import BadModel, BadRecipe, OutOfMemory, amount
 from onnxq.files.guard import Guard
 from onnxq.job import Job
 from onnxq.plan import Plan
@@ -153,9 +153,9 @@ class _Trainer:
 
     def _notes(self, samples: Samples) -> Iterator[str]:
         history = self.history
-        kind = _what(self.settings)
+        steps, rows = amount(history.done, "step"), amount(len(samples.train), "sample")
         yield (
-            f"trained {history.done} steps on {len(samples.train)} samples: {kind} {history.first:.4g} → "
+            f"trained {steps} on {rows}: {_what(self.settings)} {history.first:.4g} → "
             f"{history.best:.4g} on {len(samples.held_back)} held back, best at step {history.best_step}"
         )
         if history.why:

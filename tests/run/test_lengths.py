@@ -70,6 +70,18 @@ def test_ranges_of_one_length_fit_a_length_of_one(tmp_path: Path) -> None:
     assert decibels(path, tmp_path / "q.onnx", 1) > 25
 
 
+def test_of_two_dimensions_that_both_may_be_the_batch_each_is_also_one_alone(tmp_path: Path) -> None:
+    """So that a length of one is seen with all rows of the data."""
+    rows = lambda seed, length: np.random.default_rng(seed).standard_normal((2, length, WIDTH), np.float32)  # noqa: E731
+    body = "g (float[s77, s27, 32] x) => (float[s77, s27, 16] y) { m = MatMul(x, w1) h = Relu(m) y = MatMul(h, w2) }"
+    path = tiny.save(tiny.model(body, {"w1": tiny.normal(WIDTH, 96), "w2": tiny.normal(96, 16, seed=1)}), tmp_path)
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=[{"x": rows(i, 24)} for i in range(24)])
+    assert result.check is not None
+    sizes = ("s77 = 1, s27 = 1", "s77 = 1", "s27 = 1", "s77 = 1, s27 = 12", "s77 = 4, s27 = 48")
+    assert set(result.check.kinds) == {"data", *(f"the data at {each}" for each in sizes)}
+
+
 def test_data_of_several_lengths_are_left_alone(tmp_path: Path) -> None:
     path = transformer(tmp_path)
     data = [feed for length in (1, 7, 24) for feed in texts(length, 8)]

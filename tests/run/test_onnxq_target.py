@@ -183,7 +183,7 @@ def test_quantized_files_are_recognized_and_can_be_continued(tmp_path: Path) -> 
 
 def test_what_it_costs_without_the_library_is_said(tmp_path: Path) -> None:
     path = tiny.save(tiny.model(*GRAPHS["Gemm"]), tmp_path)
-    for word, note in [("uint4", "MatMulNBits computes one product"), ("nf4", "one product become floats when")]:
+    for word, note in [("uint4", "MatMulNBits computes 1 product"), ("nf4", "weights of 1 product become floats when")]:
         check = onnxq.quantize(path, tmp_path / f"{word}.onnx", word, target="onnxq").check
         assert check is not None
         assert any(f"without onnxq's library, {'onnxruntime' if word == 'uint4' else 'the'}" in n for n in check.notes)

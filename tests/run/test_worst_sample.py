@@ -78,6 +78,14 @@ def test_is_told_from_the_kind_that_is_lowest() -> None:
     assert "on 4 samples, each 28.0 dB or better; lowest: n = 1520" in console.export_text()
 
 
+def test_outputs_are_told_from_kinds_of_samples_and_their_names_from_markup() -> None:
+    outputs = {"77": 30.0, "[/x]": 27.8}
+    check = Check("made-up inputs", 27.8, 27.8, 27.8, outputs=outputs, kinds={"a tone": 27.8, "noise": 28.0})
+    console = Console(width=200, record=True)
+    console.print(_tables.check_table(check))
+    assert "lowest: output '[/x]', a tone" in console.export_text()
+
+
 def test_says_which_samples(models: tuple[Path, Path]) -> None:
     np.savez(models[0].parent / "data.npz", x=np.ones((6, 1, 8), np.float32))
     assert "on 6 samples speed" in said(models)

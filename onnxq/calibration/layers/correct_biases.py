@@ -22,6 +22,7 @@ from onnxq import algorithms
 from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
 from onnxq.encoding.lazy import Encoding
+from onnxq.errors import amount
 from onnxq.job import WHOLE_MODEL_BYTES, Job
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -102,7 +103,7 @@ def biases_corrected(job: Job, plan: Plan, ranges: Ranges, memory: int | None = 
     before, after = (_noise(job, each.rewritten(plan, ranges)) for each in (job, made))
     if not after <= GAIN * before:
         return Corrected(job)
-    note = f"biases of {len(shifts)} convolutions make up for how their weights are rounded"
+    note = f"biases of {amount(len(shifts), 'convolution')} make up for how their weights are rounded"
     return Corrected(made, (note,))
 
 

@@ -19,7 +19,7 @@ from onnxq.checking.layers.pairing import Pair, Pairs
 from onnxq.checking.layers.result import ByLayer, LayerError, role_of
 from onnxq.checking.layers.scaled import UNLIKE, Scale, ScaleSums, taken_back
 from onnxq.checking.layers.side import Side, cloned
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, amount
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
@@ -111,7 +111,7 @@ def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
     require_same_inputs((one.path, other.path), (one.model, other.model))
     if sampling.source is not None:
         feeds = list(sampling.open(one.model, one.path) or ())
-        return Trials.given(feeds, f"{len(feeds)} samples")
+        return Trials.given(feeds, amount(len(feeds), "sample"))
     return make_up(one.model, scout(one.model))
 
 

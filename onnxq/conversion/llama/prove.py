@@ -13,7 +13,7 @@ from onnxq.conversion.llama import reference
 from onnxq.conversion.llama.decoder import Decoder, find_decoder
 from onnxq.conversion.llama.rope import Rope, find_ropes, sharpen
 from onnxq.conversion.restore import restore_all, restore_products
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, amount
 from onnxq.job import WHOLE_MODEL_BYTES
 from onnxq.made_up.maker import Maker
 from onnxq.made_up.scout import scout
@@ -44,7 +44,7 @@ class Found:
 
     @property
     def said(self) -> str:
-        size = f"{len(self.decoder.layers)} layers of width {self.decoder.width}"
+        size = f"{amount(len(self.decoder.layers), 'layer')} of width {self.decoder.width}"
         return f"llama: {size}; its arithmetic gives the graph's logits, {self.likeness:.0f} dB"
 
 
