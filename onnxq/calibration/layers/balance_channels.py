@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ ROWS, SAMPLES = 512, 32
 GAIN = 0.8
 #: Times the largest number that was seen of a channel up to which a Clip lets numbers pass after it was scaled.
 HEADROOM = 2.0
+#: Share of the largest number of its type to which scaling may raise the largest activation.
+ROOM = 1 / 4
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class _Seen:
 
     Attributes:
         low, high, total: [channels], over `count` numbers of each.
+        most: the largest number that scaling may make of them.
         rows, held_back: as each of its readers sees it.
     """
 
@@ -125,6 +129,7 @@ class _Seen:
     high: NDArray[np.float64]
     total: NDArray[np.float64]
     count: int = 0
+    most: float = math.inf
     rows: dict[LayerInput, list[NDArray[np.float32]]] = field(default_factory=dict)
     held_back: dict[LayerInput, list[NDArray[np.float32]]] = field(default_factory=dict)
 
@@ -135,6 +140,7 @@ class _Seen:
 
     def add(self, x: NDArray) -> None:
         """Numbers [any, channels]."""
+        self.most = ROOM * float(np.finfo(x.dtype).max)
         x = x[np.isfinite(x).all(axis=1)].astype(np.float64)
         if len(x):
             self.low, self.high = np.minimum(self.low, x.min(axis=0)), np.maximum(self.high, x.max(axis=0))
@@ -210,6 +216,8 @@ def _best(
     best: tuple[NDArray[np.float32], float] | None = None
     for strength in strengths[::-3] if few else strengths:
         tried = _within(place, factors(sizes, strength), seen)
+        if sizes.largest.max() / tried.min() > seen.most:
+            continue  # a quiet channel may be the sum of what is as large as the loudest
         left = max(after / old if old else 1.0 for after, old in zip(trial.errors(tried), before, strict=True))
         if left < (GAIN if best is None else best[1]):
             best = tried, left
