@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -392,31 +391,3 @@ def test_processes_of_calibration_end_with_their_parent(number: signal.Signals, 
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def test_scratch_of_killed_runs_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies where the system keeps what is of no use afterwards, too."""
-    code = "import os; from onnxq.files import staging\n"
-    code += "with staging.scratch() as f: print(f, flush=True); os.kill(os.getpid(), 9)"
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    left = Path(done.stdout.strip())
-    assert done.returncode == -signal.SIGKILL and left.is_dir() and left.stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with staging.scratch() as found:
-        assert found.parent == left.parent and not left.exists()
-        with staging.scratch() as other:
-            assert found.is_dir() and other.is_dir()
-    assert not any(left.parent.iterdir())
-
-
-@pytest.mark.parametrize(
-    "spoil", [lambda p: p.symlink_to("/tmp"), lambda p: p.touch(), lambda p: p.mkdir(0o777) or p.chmod(0o777)]
-)
-def test_scratch_never_lies_where_others_write(spoil: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = tmp_path / f"onnxq-{os.geteuid()}"
-    spoil(place)  # type: ignore[operator]
-    with staging.scratch() as found:
-        assert found.parent == tmp_path and found.is_dir()
-    assert not found.exists()
