@@ -10,40 +10,22 @@ import onnx
 import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
+from layered import CHAIN, IMAGE, WEIGHTS, compared, rows
 from tiny import model, normal, save
 
-from onnxq.checking.layers.by_layer import by_layer
 from onnxq.checking.layers.difference import axes_between, difference, turned, turned_back
 from onnxq.checking.layers.floor import parse_floors
-from onnxq.checking.layers.result import ByLayer, LayerError, role_of
+from onnxq.checking.layers.result import role_of
 from onnxq.cli import main
 from onnxq.errors import BadModel
 from onnxq.quality import MAX_DB, UNEQUAL_DB
 from onnxq.samples.sampling import Sampling
-
-CHAIN = """g (float[4, 8] x) => (float[4, 8] y) {
-    a = MatMul (x, w1)
-    b = Relu (a)
-    c = MatMul (b, w2)
-    y = Tanh (c)
-}"""
-WEIGHTS = {"w1": normal(8, 8, seed=1), "w2": normal(8, 8, seed=2)}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Sampling:
     np.savez(tmp_path / "data.npz", x=normal(3, 4, 8, seed=3) * 4)
     return Sampling(str(tmp_path / "data.npz"))
-
-
-def compared(
-    tmp_path: Path, a: onnx.ModelProto, b: onnx.ModelProto, data: Sampling | None = None, **options: int
-) -> ByLayer:
-    return by_layer(save(a, tmp_path, "a.onnx"), save(b, tmp_path, "b.onnx"), data, **options)
-
-
-def rows(found: ByLayer) -> dict[str, LayerError]:
-    return {layer.a: layer for layer in found.layers}
 
 
 def test_a_model_is_the_same_as_itself(tmp_path: Path, data: Sampling) -> None:
@@ -154,13 +136,6 @@ def test_a_product_with_its_bias_is_a_gemm(tmp_path: Path, data: Sampling) -> No
     for first, second, name in ((apart, joined, "b"), (joined, apart, "other")):
         found = rows(compared(tmp_path, model(first, constants), model(second, constants), data))
         assert found[name].pairing == "position" and found[name].sqnr > 100
-
-
-IMAGE = """g (float[1, 8, 6, 6] x) => (float[1, 8, 6, 6] y) {
-    a = Conv <pads = [1, 1, 1, 1]> (x, w)
-    b = Relu (a)
-    y = Conv <pads = [1, 1, 1, 1]> (b, w)
-}"""
 
 
 def test_channels_last_are_turned(tmp_path: Path) -> None:
@@ -372,63 +347,6 @@ def test_what_a_scan_makes_is_the_error_of_the_scan(tmp_path: Path) -> None:
     right, other = (np.tanh(x @ w.astype(np.float64)) for w in (WEIGHTS["w1"], wrong))
     noise = ((right - other)[:, -1] ** 2).sum()
     assert rows(found)["last"].sqnr == pytest.approx(10 * np.log10((right[:, -1] ** 2).sum() / noise), abs=1e-3)
-
-
-#: [channels] As balancing would have it: no two alike, some up, some down.
-SCALES = np.exp2(np.linspace(-3, 2, 8)).astype(np.float32)
-
-
-@pytest.fixture
-def more_data(tmp_path: Path) -> Sampling:
-    np.savez(tmp_path / "more.npz", x=normal(16, 4, 8, seed=3) * 4)
-    return Sampling(str(tmp_path / "more.npz"))
-
-
-def test_scales_that_the_next_layer_takes_back_are_no_error(tmp_path: Path, more_data: Sampling) -> None:
-    scaled = {"w1": WEIGHTS["w1"] * SCALES, "w2": WEIGHTS["w2"] / SCALES[:, None]}
-    found = rows(compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, scaled), more_data))
-    assert [found[name].is_scaled for name in "abcy"] == [True, True, False, False]
-    assert all(layer.sqnr > 100 and layer.local_sqnr is not None and layer.local_sqnr > 100 for layer in found.values())
-
-
-def test_behind_scales_a_fault_is_found_where_it_is(tmp_path: Path, more_data: Sampling) -> None:
-    wrong = (WEIGHTS["w2"] + 0.01 * normal(8, 8, seed=7)) / SCALES[:, None]
-    scaled = {"w1": WEIGHTS["w1"] * SCALES, "w2": wrong}
-    found = rows(compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, scaled), more_data))
-    assert found["a"].is_scaled and found["a"].sqnr > 100 and found["c"].role == "adds"
-    # Its own error is that of the weights alone, as it would be without scales.
-    unscaled = WEIGHTS | {"w2": wrong * SCALES[:, None]}
-    plain = rows(compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, unscaled), more_data))
-    assert found["c"].local_sqnr == pytest.approx(plain["c"].local_sqnr, abs=0.1)
-
-
-def test_scales_that_nobody_takes_back_are_error(tmp_path: Path, more_data: Sampling) -> None:
-    found = compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, WEIGHTS | {"w1": WEIGHTS["w1"] * SCALES}), more_data)
-    assert not any(layer.is_scaled for layer in found.layers)
-    assert [layer.a for layer in found.adding] == ["a"] and found.layers[0].sqnr < 10
-
-
-def test_scales_of_an_output_are_error(tmp_path: Path, more_data: Sampling) -> None:
-    both = CHAIN.replace("(float[4, 8] y) {", "(float[4, 8] y, float[4, 8] b) {")
-    scaled = {"w1": WEIGHTS["w1"] * SCALES, "w2": WEIGHTS["w2"] / SCALES[:, None]}
-    found = rows(compared(tmp_path, model(both, WEIGHTS), model(both, scaled), more_data))
-    assert not found["b"].is_scaled and found["b"].sqnr < 10
-
-
-def test_of_few_numbers_no_scale_is_told(tmp_path: Path, data: Sampling) -> None:
-    scaled = {"w1": WEIGHTS["w1"] * SCALES, "w2": WEIGHTS["w2"] / SCALES[:, None]}
-    found = compared(tmp_path, model(CHAIN, WEIGHTS), model(CHAIN, scaled), data)
-    assert not any(layer.is_scaled for layer in found.layers) and found.layers[0].sqnr < 10
-
-
-def test_scaled_channels_of_images(tmp_path: Path) -> None:
-    np.savez(tmp_path / "images.npz", x=normal(2, 1, 8, 6, 6, seed=5))
-    w, images = normal(8, 8, 3, 3, seed=6), Sampling(str(tmp_path / "images.npz"))
-    apart = IMAGE.replace("(b, w)", "(b, v)")
-    scaled = {"w": w * SCALES[:, None, None, None], "v": w / SCALES[:, None, None]}
-    found = rows(compared(tmp_path, model(apart, {"w": w, "v": w}), model(apart, scaled), images))
-    assert [found[name].is_scaled for name in "aby"] == [True, True, False]
-    assert min(layer.sqnr for layer in found.values()) > 100
 
 
 def test_a_layer_without_error_of_its_own_adds_none() -> None:

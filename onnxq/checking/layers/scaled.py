@@ -14,8 +14,9 @@ from onnxq.checking.layers.side import Side
 from onnxq.quality import decibel
 from onnxq.quality.ranges import brought_near
 
-#: Numbers of a channel from which its scale is told: of fewer it would take in what rounding did to them.
-LEAST = 32
+#: Numbers of a channel from which its scale is told: of fewer it would take in what rounding did to them, of which it
+#: takes in one part in so many. `check` looks at so many samples, of which some layers make one number each.
+LEAST = 16
 #: dB that taking the scales back gains at least: rounding, and whatever else is no scale, leaves nothing to gain.
 GAIN = 10.0
 #: dB up to which a value differs enough to be looked at.
