@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from onnxq.calibration.lengths import with_other_lengths
@@ -11,6 +12,7 @@ from onnxq.made_up import make_up, make_up_missing
 from onnxq.made_up.scout import scout
 from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import HELD_BACK
+from onnxq.samples.source import hash_of
 from onnxq.samples.trials import Trials
 
 
@@ -25,4 +27,15 @@ def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Tr
     words = amount(len(feeds), f"{'held-back' if rest is not samples else 'calibration'} sample")
     given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
     others = make_up_missing(model, session, given.feeds)
-    return given.joined(others.samples, others.notes)
+    return given.joined(others.samples, [*([] if rest is samples else _doubts(feeds, seen)), *others.notes])
+
+
+def _doubts(held_back: Sequence[Feed], seen: Sequence[Feed]) -> list[str]:
+    """That all which is held back was looked at too, as copies."""
+    times = Counter(map(hash_of, seen))
+    if not all(times[hash_of(feed)] > 1 for feed in held_back):
+        return []
+    return [
+        "what was held back of the data is among the rest of them, number for number: ranges and codes fit it, and how "
+        "good they are on anything else is not shown; give samples that differ"
+    ]

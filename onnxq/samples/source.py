@@ -289,6 +289,13 @@ def add_to_hash(digest: hashlib._Hash, sample: Feed) -> None:
         digest.update(_bytes(x))
 
 
+def hash_of(sample: Feed) -> bytes:
+    """The same of samples that are alike to the bit."""
+    digest = hashlib.sha256()
+    add_to_hash(digest, sample)
+    return digest.digest()
+
+
 def _bytes(x: NDArray) -> bytes | memoryview:
     """What an array holds, of strings their text."""
     return repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).reshape(-1).view(np.uint8).data

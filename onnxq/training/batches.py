@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from onnxq.errors import BadData
 from onnxq.job import Job
 from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import add_to_hash
+from onnxq.samples.source import hash_of
 from onnxq.training.graph.module import GraphModule
 from onnxq.training.settings import Settings
 
@@ -117,9 +116,7 @@ def _all_of(job: Job, settings: Settings) -> Sampling:
 
 
 def _digest(feed: Feed, labels: str | None) -> bytes:
-    digest = hashlib.sha256()
-    add_to_hash(digest, {name: x for name, x in feed.items() if name != labels})
-    return digest.digest()
+    return hash_of({name: x for name, x in feed.items() if name != labels})
 
 
 def _are_alike(feeds: Sequence[Feed]) -> bool:

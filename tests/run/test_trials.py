@@ -24,6 +24,7 @@ from onnxq.samples.trials import Trials
 pytestmark = pytest.mark.usefixtures("quick")
 HEADS, SIZE, WORDS = 2, 16, 50
 WIDTH = HEADS * SIZE
+W = tiny.normal(64, 32)
 
 
 def made_up(path: Path) -> Trials:
@@ -272,3 +273,16 @@ def test_made_up_inputs_are_called_no_proof(tmp_path: Path) -> None:
     assert "not proven" not in CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.npz")]).stdout
     table = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     assert table["check"]["proves"] is False and len(table["check"]["kinds"]) > 2
+
+
+@pytest.mark.parametrize("copies", [12, 11], ids=["all alike", "all but one"])
+def test_data_that_hold_one_sample_again_and_again_prove_nothing(copies: int, tmp_path: Path) -> None:
+    path = tiny.save(tiny.model("g (float[n, 64] x) => (float[n, 32] y) { y = MatMul(x, w) }", {"w": W}), tmp_path)
+    data = [{"x": tiny.normal(1, 64, seed=1 if i < copies else 2)} for i in range(12)]
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    check = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=data, force=True).check
+    assert check is not None
+    assert any("is among the rest of them, number for number" in note for note in check.notes)
+    data = [{"x": tiny.normal(1, 64, seed=i % 10)} for i in range(12)]
+    check = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=data, force=True).check
+    assert check is not None and not any("number for number" in note for note in check.notes)
