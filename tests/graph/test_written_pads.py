@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-import tiny
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model import graph
@@ -53,31 +52,3 @@ def test_pads_make_the_same(shape: list[int], auto_pad: str) -> None:
 def test_what_pads_cannot_say_stays(shape: list[int], declared: list[int | str] | None) -> None:
     """An output that is longer by a stride or more, and one of an image of any size."""
     assert not WrittenPads()(transposed(shape, declared)).modified
-
-
-@pytest.mark.parametrize("opset", [11, 17, 22])
-@pytest.mark.parametrize(
-    ("kernel", "words", "made"),
-    [
-        (2, "", ["AveragePool"]),
-        (2, 'auto_pad = "VALID", ', ["AveragePool"]),
-        (3, "pads = [0, 1, 0, 0], ", ["Pad", "AveragePool"]),
-        (3, "pads = [1, 1, 1, 1], ", ["Pad", "AveragePool"]),
-        (2, "pads = [1, 1, 1, 1], ", None),
-        (2, 'auto_pad = "SAME_UPPER", ', None),
-    ],
-    ids=str,
-)
-def test_pools_whose_windows_stand_out_have_no_pads(
-    kernel: int, words: str, made: list[str] | None, opset: int
-) -> None:
-    shape = f"kernel_shape = [{kernel}, {kernel}], strides = [2, 2], {words}"
-    pool = f"AveragePool<{shape}ceil_mode = 1, count_include_pad = 1>"
-    proto = tiny.model(f"g (float[1, 2, h, v] x) => (y) {{ y = {pool}(x) }}", opset=opset)
-    before, model = tiny.read(proto), tiny.read(proto)
-    assert WrittenPads()(model).modified == (made is not None)
-    assert tiny.ops(model) == (made or ["AveragePool"])
-    for sizes in ((7, 8), (8, 9), (6, 5)):
-        x = tiny.normal(1, 2, *sizes)
-        wanted, found = (Session(each, optimize=False, library=False).run({"x": x})[0] for each in (before, model))
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
