@@ -19,6 +19,7 @@ from onnxq.passes.fusing.fuse_epilogues import FuseEpilogues
 from onnxq.passes.fusing.keep_in_float import KeepInFloat
 from onnxq.passes.fusing.keep_pools import KeepPoolsInFloat
 from onnxq.passes.fusing.part_gemms import PartGemms
+from onnxq.passes.fusing.set_apart import SetApart
 from onnxq.passes.fusing.spell_hard_sigmoids import SpellHardSigmoids
 from onnxq.passes.normalize.remove_unused import RemoveUnused
 from onnxq.passes.quantize import PlanPass, Work
@@ -78,7 +79,7 @@ def rewrite(
         behind.append(MakeRegions(ranges.ranks, types()))
     if not target.consumer:
         behind.append(KeepPoolsInFloat())  # of codes that no region reads
-    behind += [StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
+    behind += [SetApart(pools=not target.consumer), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     try:
         return PassManager([*_of_target(work, model), *behind])(model.clone()).model
     except ir.passes.PassError as error:  # what was found wrong with a weight that a pass looked into

@@ -68,38 +68,3 @@ def test_a_pool_behind_a_convolution_in_float_stays_in_float(tmp_path: object) -
 )
 def test_others_are_left_alone(proto: onnx.ModelProto) -> None:
     assert not after(proto)[0]
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
-        "a = AveragePool<KERNEL, count_include_pad = 1>(d)",
-        "a = AveragePool<KERNEL, pads = [1, 1, 1, 1], count_include_pad = 1>(d)",
-        "e = Pad(d, pads)  a = AveragePool<KERNEL>(e)",
-        "t = Transpose<perm = [0, 1, 3, 2]>(d)  e = Pad(t, pads)  a = AveragePool<KERNEL>(e)",
-    ],
-    ids=["pads that count", "pads on all sides", "a Pad", "a Pad behind what moves codes"],
-)
-def test_an_average_pool_that_rounds_up_is_not_one_of_codes(between: str) -> None:
-    between = between.replace("KERNEL", "kernel_shape = [3, 3], strides = [3, 3], ceil_mode = 1")
-    ends = "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)", "b = QuantizeLinear(a, s, z)"
-    body = f"{ends[0]}  {between}  {ends[1]}  y = DequantizeLinear(b, s, z)"
-    pads = {"pads": np.array([0, 0, 1, 1, 0, 0, 0, 0])}
-    proto = tiny.model(f"g (float[n, 3, h, v] x) => (float[n, 3, e, f] y) {{ {body} }}", CODES | pads)
-    changed, model = after(proto)
-    assert changed
-    harm = 0.0
-    for sizes in ((6, 9), (7, 7), (9, 8)):
-        x = 8 * normal(1, 3, *sizes, seed=4)
-        plain, fused, kept = (
-            Session(each, optimize=optimize, library=False).run({"x": x})[0]
-            for each, optimize in ((tiny.read(proto), False), (tiny.read(proto), True), (model, True))
-        )
-        np.testing.assert_allclose(kept, plain, atol=0.051)  # one code, where sums of floats are on its edge
-        harm = max(harm, float(np.abs(fused - plain).max()))
-    assert harm > 0.14  # or it is needed no more
-
-
-def test_an_average_pool_between_floats_is_left_alone() -> None:
-    pool = "AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>"
-    assert not after(tiny.model(f"g (float[1, 3, 8, 8] x) => (y) {{ c = Relu(x)  y = {pool}(c) }}", {}))[0]

@@ -1,4 +1,4 @@
-"""Pools in float beside codes, spelled so that onnxruntime leaves them in float."""
+"""Pools in float in front of codes, spelled so that onnxruntime leaves them in float."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.passes.fusing.keep_in_float import AXIS_SINCE, MOST_PLACES, sure_types
-from onnxq.runtime import known
-
-#: The oldest opset whose Max takes what an AveragePool does.
-MAX_OF_ONE_SINCE = 8
 
 
 class KeepPoolsInFloat(ir.passes.InPlacePass):
@@ -24,45 +19,21 @@ class KeepPoolsInFloat(ir.passes.InPlacePass):
 
     Such a QuantizeLinear gets its scale once for each channel, which computes the same codes, and stays where it is.
     Where the channels are not known, and before opset 13, nothing is done.
-
-    Of an AveragePool between codes it makes one of codes, which divides by whole windows where these stand out behind
-    the image (`ceil_mode`), as far as pads count; and of a Pad in front it makes pads that count (1.31, 1.32). A Max of
-    one input in between computes nothing and keeps them apart.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = list(_moved(model)) if graph.opset(model) >= AXIS_SINCE else []
-        pools = (
-            [node for node in graph.nodes(model) if _is_fused(node)] if graph.opset(model) >= MAX_OF_ONE_SINCE else []
-        )
-        if not found and not pools:
+        if not found:
             return ir.passes.PassResult(model, modified=False)
-        names, modified = Names(model), bool(pools)
-        for node in pools:
-            apart = names.fresh(f"{node.name}_apart")
-            node.replace_input_with(0, graph.add_node(node, "Max", [node.inputs[0]], apart, apart))
-        types = sure_types(model) if found else None
+        types, names = sure_types(model), Names(model)
+        modified = False
         for node in found:
-            shape = None if types is None or node.inputs[0] is None else types.of(node.inputs[0]).shape
+            shape = types.of(node.inputs[0]).shape if node.inputs[0] is not None else None
             channels = shape[1] if shape is not None and len(shape) > 1 else None
             if isinstance(channels, int) and 1 < channels <= MOST_PLACES:
                 _repeat_scale(node, channels, names)
                 modified = True
         return ir.passes.PassResult(model, modified=modified)
-
-
-def _is_fused(node: ir.Node) -> bool:
-    """Whether it is an AveragePool that rounds sizes up, of what was codes before a Pad or what moves them."""
-    if not graph.is_op(node, "AveragePool") or not graph.attribute_int(node, "ceil_mode", 0):
-        return False
-    before = node
-    while (made := None if before.inputs[0] is None else before.inputs[0].producer()) is not None:
-        if made.domain == own_ops.DOMAIN or graph.is_op(made, "DequantizeLinear"):
-            return True
-        if not graph.is_op(made, "Pad", *known.CODES_MOVE_PAST):
-            return False
-        before = made
-    return False
 
 
 def _moved(model: ir.Model) -> Iterator[ir.Node]:
