@@ -21,7 +21,7 @@ from onnxq.job import Job
 from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality.decisions import NO_CLASSES, Classes
-from onnxq.runtime.session import Session
+from onnxq.runtime.session import Session, version
 from onnxq.samples.trials import Trials
 
 #: dB below which it is asked whether that much was lost by numbers of fewer bits, or before any had fewer.
@@ -68,7 +68,9 @@ def check_saved(
             found = check_nodes(job.model, runnable, names, threads=job.threads)
             return dataclasses.replace(found, notes=(*found.notes, *notes))
         bare = job.target.has_onnxq_ops
-        check = functools.partial(check_models, _reference(job), trials=trials, threads=job.threads, classes=classes)
+        reference, doubts = _reference(job)
+        notes += doubts
+        check = functools.partial(check_models, reference, trials=trials, threads=job.threads, classes=classes)
         found = check(runnable, bare=bare)
         if plan.shortens_floats:
             found = _rounded(found, check(written(measured()), seconds=0.0))
@@ -77,7 +79,7 @@ def check_saved(
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     if not job.target.consumer:
         return found
-    there = run_elsewhere(job.target.consumer, job.open_there(), _reference(job), staged, trials, job.threads)
+    there = run_elsewhere(job.target.consumer, job.open_there(), reference, staged, trials, job.threads)
     return dataclasses.replace(found, elsewhere=there, notes=(*found.notes, *there.notes))
 
 
@@ -100,9 +102,10 @@ def _rounded(found: Check, rounding: Check) -> Check:
     )
 
 
-def _reference(job: Job) -> Session:
-    """The file the user gave; or the prepared model, where the runtime has no kernels for it."""
+def _reference(job: Job) -> tuple[Session, list[str]]:
+    """The file the user gave; or the prepared model, where the runtime does not open it, and that it is so."""
     try:
-        return Session(job.path, threads=job.threads)
+        return Session(job.path, threads=job.threads), []
     except BadModel:
-        return Session(job.model, threads=job.threads)
+        note = f"onnxruntime {version()} does not open '{job.path}' as it is: compared with what was prepared of it"
+        return Session(job.model, threads=job.threads), [note]

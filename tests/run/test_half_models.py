@@ -173,3 +173,13 @@ def test_regions_of_float16_networks_open_without_anything_folded(
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     y = onnxq.session(made.output, options).run(None, data[0])[0]
     assert tiny.sqnr(Session(path).run(data[0])[0], y) > 20
+
+
+def test_what_onnxruntime_does_not_open_is_said_to_be_compared_with_what_was_prepared_of_it(tmp_path: Path) -> None:
+    """A sum of float16 and float32, as exporters write it of models turned to half precision: in float32 it is one."""
+    text = "g (float16[n, 64] x) => (y) { m = MatMul (x, w)  s = Add (m, b)  y = MatMul (s, v) }"
+    constants = {"w": tiny.normal(64, 64, dtype=np.float16), "b": tiny.normal(64), "v": tiny.normal(64, 64)}
+    path = tiny.save(tiny.model(text, constants), tmp_path)
+    data = [{"x": tiny.normal(1, 64, seed=seed, dtype=np.float16)} for seed in range(8)]
+    check = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w8a8", keep_slow=True), data=data).check
+    assert check is not None and any("does not open" in note and "prepared of it" in note for note in check.notes)
