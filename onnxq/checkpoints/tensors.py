@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from onnxq.boundary import typed
 from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
+from onnxq.runtime.own_files.other_kinds import is_pickled
 
 #: A header longer than this is no header: the format's own limit.
 LARGEST_HEADER = 100_000_000
@@ -53,7 +54,25 @@ def open_checkpoint(path: str | Path) -> Mapping[str, NDArray]:
     """
     path = Path(path)
     limits.require_file(path, BadData)
+    refuse_pickles(path)
     return Npz(path) if zipfile.is_zipfile(path) else Safetensors(path)
+
+
+def refuse_pickles(path: Path) -> None:
+    """
+    Raises:
+        BadData: the file at `path` is one of torch, whose pickle would run code.
+    """
+    try:
+        is_of_torch = is_pickled(path)
+    except OSError as error:
+        raise BadData(f"'{path}' cannot be read: {error.strerror}") from None
+    if is_of_torch:
+        raise BadData(
+            f"'{path}' is a checkpoint of torch, a pickle that may run code as it is read: make a .safetensors of it, "
+            f"where you trust it, by safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), "
+            f"'{path.stem}.safetensors')"
+        )
 
 
 def safetensors_type(dtype: np.dtype) -> str:

@@ -18,6 +18,7 @@ from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
 from onnxq.runtime import supervisor
 from onnxq.runtime.own_files import model_files
+from onnxq.runtime.own_files.other_kinds import what_else
 
 #: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
 TYPE = "onnxq.type"
@@ -35,13 +36,13 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     path = Path(path)
     supervisor.doing(f"reading {path}")
     if limits.require_file(path) > limits.MODEL_BYTES:
-        raise BadModel(f"'{path}' is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
+        raise _none(path, "is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
     proto = _parsed(path)
     if to_look_at:
         _name_maps(proto.graph)
     _refuse_maps(path, proto.graph)
     if not proto.graph.node and not proto.graph.output:
-        raise BadModel(f"'{path}' is not an ONNX model: it has neither nodes nor outputs")
+        raise _none(path, "is not an ONNX model: it has neither nodes nor outputs")
     require_legal(proto, path, any_opset=to_look_at)
     require_values(proto, path)
     try:
@@ -64,7 +65,7 @@ def _parsed(path: Path) -> onnx.ModelProto:
         parsed = None if model_files.is_ort(path) else model_files.parsed(path)
     except google.protobuf.message.DecodeError:
         if not model_files.says_ort(path):
-            raise BadModel(f"'{path}' is not an ONNX model, or is cut short: it does not parse as protobuf") from None
+            raise _none(path, "is not an ONNX model, or is cut short: it does not parse as protobuf") from None
         parsed = None
     except OSError as error:
         raise BadModel(f"'{path}' cannot be read: {error.strerror}") from None
@@ -78,6 +79,11 @@ def _parsed(path: Path) -> onnx.ModelProto:
             f"'{path}' is in onnxruntime's own format, which only onnxruntime reads: give the .onnx that it was made of"
         )
     return parsed
+
+
+def _none(path: Path, why: str) -> BadModel:
+    """Of a file that is no model: what else it is, where that can be told, else `why` it is none."""
+    return BadModel(f"'{path}' {what_else(path) or why}")
 
 
 def _why(error: Exception) -> str:

@@ -1,0 +1,93 @@
+"""Files of other programs in the place of a model or a checkpoint: what they are is told by what they begin with."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.cli import main
+from onnxq.errors import BadData
+
+
+def archive(*names: str) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name in names:
+            file.writestr(name, b"\x80\x02}q\x00.")
+    return made.getvalue()
+
+
+def safetensors(length: int = 64) -> bytes:
+    """One tensor, behind a header of so many bytes."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    return length.to_bytes(8, "little") + header.ljust(length) + np.ones(2, np.float32).tobytes()
+
+
+#: torch.save before 1.6: a pickle of a magic number.
+LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + b"\x80\x02M\xe9\x03."
+KINDS = {
+    "torch": (archive("m/data.pkl", "m/data/0", "m/version"), "is a file of torch: .* by torch.onnx.export"),
+    "exported by torch": (archive("m/archive_format", "m/models/model.json"), "is a file of torch"),
+    "old torch": (LEGACY, "is a file of torch"),
+    "keras": (archive("config.json", "model.weights.h5"), "as Keras writes them"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "is an HDF5 file, as Keras writes them"),
+    "tflite": (b"\x1c\0\0\0TFL3" + bytes(64), "is a model of TensorFlow Lite"),
+    "gguf": (b"GGUF\3\0\0\0" + bytes(64), "give it to 'onnxq import-weights'"),
+    "safetensors": (safetensors(), "weights without a graph"),
+    "safetensors that begin like a pickle": (safetensors(0x280), "weights without a graph"),
+}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.bin"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_another_kind_is_told_from_a_damaged_model(kind: str, name: str, tmp_path: Path) -> None:
+    content, words = KINDS[kind]
+    (tmp_path / name).write_bytes(content)
+    done = CliRunner().invoke(main, ["inspect", str(tmp_path / name)])
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1
+    assert "import-weights" in done.stderr or "export the model to ONNX first" in done.stderr
+    assert re.search(words, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(("name", "whose"), [("saved.pb", "TensorFlow"), ("net.mlmodel", "Core ML")])
+def test_other_files_of_protobuf_are_told_by_their_names(name: str, whose: str, tmp_path: Path) -> None:
+    for content in (b"\x0a\x05\x0a\x03abc", b"\x08\x04\x12\x03abc", b"\x08\x01\x12\x09\x0a\x07\xff\xfe abc"):
+        (tmp_path / name).write_bytes(content)
+        done = CliRunner().invoke(main, ["inspect", str(tmp_path / name)])
+        assert done.exit_code == 1 and f"by its name one of {whose}: export the model" in done.stderr
+
+
+def test_a_model_that_is_cut_short_is_called_that(tmp_path: Path) -> None:
+    path = tiny.save(tiny.model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "or is cut short" in CliRunner().invoke(main, ["inspect", str(path)]).stderr
+
+
+@pytest.mark.parametrize("kind", ["torch", "old torch"])
+@pytest.mark.parametrize("command", ["encode", "import-weights"])
+def test_a_checkpoint_of_torch_is_not_unpickled(kind: str, command: str, tmp_path: Path) -> None:
+    (tmp_path / "real.pt").write_bytes(KINDS[kind][0])
+    model = tiny.save(tiny.model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path)
+    words = [tmp_path / "real.pt", "-w", "nf4", "-o", tmp_path / "o.npz"]
+    if command == "import-weights":
+        words = [model, tmp_path / "real.pt", "-o", tmp_path / "o.onnx"]
+    done = CliRunner().invoke(main, [command, *map(str, words)])
+    assert done.exit_code == 1 and "damaged" not in done.stderr
+    assert "a pickle that may run code" in done.stderr
+    assert "save_file(torch.load('real.pt', weights_only=True), 'real.safetensors')" in done.stderr
+
+
+def test_a_header_that_is_as_long_as_a_pickle_begins_is_read(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(safetensors(0x280))
+    assert list(open_checkpoint(tmp_path / "w.safetensors")["w"]) == [1, 1]
+    with pytest.raises(BadData, match="no such file"):
+        open_checkpoint(tmp_path / "gone.safetensors")
