@@ -68,6 +68,7 @@ class Check:
         score: by a metric, where one was asked for beside the comparison.
         elsewhere: what was found in the runtime that the model is for, if that is not onnxruntime.
         regions: those that ran, with the times of their steps.
+        undone: notes on what only the user can do, before which the runtime that the file is for refuses it.
     """
 
     inputs: str
@@ -94,6 +95,7 @@ class Check:
     worst_sample: float = math.nan
     decides_alike: bool = True
     only_decides: bool = False
+    undone: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:

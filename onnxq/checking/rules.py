@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq import targets
 from onnxq.boundary import bounded
+from onnxq.checking.models import Check
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.model.load import load_model
 from onnxq.plan import Method, Plan
@@ -30,17 +33,35 @@ def check_rules(model: str | Path, target: str) -> list[Finding]:
     return rules.findings(load_model(model), target)
 
 
-def kept_rules(staged: Path, target: str) -> list[str]:
-    """What a user should know of the file at `staged`, which was written for `target`, by its rules: a sentence each.
+@dataclass(frozen=True)
+class KeptRules:
+    """
+    Attributes:
+        notes: what a user should know of a file by the rules of its runtime, a sentence each.
+        undone: those of them on what only the user can do, before which the runtime refuses the file.
+    """
+
+    notes: tuple[str, ...]
+    undone: tuple[str, ...]
+
+    def told(self, found: Check, *others: str) -> Check:
+        """What was `found` of the file, with these notes and others."""
+        return dataclasses.replace(found.noting(*self.notes, *others), undone=self.undone)
+
+
+def kept_rules(staged: Path, target: str) -> KeptRules:
+    """What the rules of `target` say of the file at `staged`, which was written for it.
 
     Raises:
-        CheckFailed: the runtime would refuse it.
+        CheckFailed: the runtime would refuse it, whatever the user does.
     """
     found = rules.findings(load_model(staged), target)
-    refused = [finding for finding in found if finding.refuses and finding.rule != "fixed_sizes"]
-    if refused:
-        raise CheckFailed(f"the saved model breaks a rule {rules.sentences(refused, target)[0]}")
-    return rules.sentences(found, target)
+    refused = [finding for finding in found if finding.refuses]
+    left = [finding for finding in refused if finding.rule in rules.LEFT_TO_USERS]
+    if len(left) < len(refused):
+        ours = [finding for finding in refused if finding not in left]
+        raise CheckFailed(f"the saved model breaks a rule {rules.sentences(ours, target)[0]}")
+    return KeptRules(tuple(rules.sentences(found, target)), tuple(rules.sentences(left, target)))
 
 
 def unused_level(plan: Plan, level: int) -> list[str]:

@@ -51,7 +51,8 @@ def check_saved(
         Bug: what was rewritten before anything was quantized computes something else already.
     """
     job.progress.start("checking the saved file")
-    notes = [*kept_rules(staged, job.target.name), *unused_level(plan, job.recipe.accuracy_level)]
+    kept_to = kept_rules(staged, job.target.name)
+    notes = unused_level(plan, job.recipe.accuracy_level)
     with contextlib.ExitStack() as kept:
         runnable = staged
 
@@ -66,7 +67,7 @@ def check_saved(
         if trials is None:
             names = [choice.node for choice in plan if choice.method is not Method.KEEP]
             found = check_nodes(job.model, runnable, names, threads=job.threads)
-            return dataclasses.replace(found, notes=(*found.notes, *notes))
+            return kept_to.told(found, *notes)
         bare = job.target.has_onnxq_ops
         reference, doubts = _reference(job)
         notes += doubts
@@ -76,7 +77,7 @@ def check_saved(
             found = _rounded(found, check(written(measured()), seconds=0.0))
         if found.sqnr < SUSPECT_DB:
             _require_same(job, lambda path: check(path, seconds=0.0).sqnr, written)
-    found = dataclasses.replace(found, notes=(*found.notes, *notes))
+    found = kept_to.told(found, *notes)
     if not job.target.consumer:
         return found
     there = run_elsewhere(job.target.consumer, job.open_there(), reference, staged, trials, job.threads)

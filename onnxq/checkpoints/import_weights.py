@@ -169,8 +169,8 @@ def import_weights(
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
         nbytes = write.save(rewritten, staged, progress.advance, environment.shard_size)
-        notes = kept_rules(staged, target)
-        proof = _check(loaded, plan, recipe, staged, environment).noting(*notes) if check else None
+        kept_to = kept_rules(staged, target)
+        proof = kept_to.told(_check(loaded, plan, recipe, staged, environment)) if check else None
         guard.publish(staged, destination)
     return Imported(destination, plan, told, proof, before, nbytes)
 

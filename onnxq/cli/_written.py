@@ -52,8 +52,11 @@ def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str
 
 
 def end(check: Check | None) -> None:
-    """Tell by the exit status of a file that could not be compared."""
-    if check is not None and not check.is_known:
+    """Tell by the exit status of a file that could not be compared, or that its runtime refuses as it is."""
+    if check is None:
+        return
+    end_unverified(*check.undone)
+    if not check.is_known:
         sys.exit(Exit.UNCHECKED)
 
 

@@ -115,11 +115,12 @@ def convert(
         progress.start("writing", write.nbytes_to_write(made))
         nbytes = write.save(made, staged, progress.advance, environment.shard_size)
         kept, again = _compared(staged, before, codes)
-        notes, proof = [*kept_rules(staged, to), *unused_level(codes.plan, accuracy_level)], None
+        kept_to, proof = kept_rules(staged, to), None
         if check:
             with as_run(staged, lambda: rewritten(loaded, codes, target, recipe)) as (run, said):
                 proof = prove(path, loaded, run, environment)
-            proof = proof if proof is None else proof.noting(*said, *notes)
+            notes = (*said, *unused_level(codes.plan, accuracy_level))
+            proof = proof if proof is None else kept_to.told(proof, *notes)
         guard.publish(staged, destination)
     return Converted(destination, codes.plan, kept, again, total, nbytes, proof)
 

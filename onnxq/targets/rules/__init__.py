@@ -70,6 +70,8 @@ class View:
         return (node for node in graph.nodes(self.model) if graph.is_op(node, *op_types, domain=domain))
 
 
+#: Rules that a file may break as it is written: only the user knows, say, which sizes there will be.
+LEFT_TO_USERS = frozenset({"fixed_sizes"})
 #: Nodes, or names of inputs, with what is wrong there, and whether the runtime refuses it.
 Found = Iterator[tuple[ir.Node | str, str, bool]]
 Rule = Callable[[View], Found]

@@ -55,8 +55,14 @@ def fixed_sizes(view: View) -> Found:
     """Inputs have fixed sizes."""
     for value in view.model.graph.inputs:
         if graph.constant(value) is None and (value.shape is None or not value.shape.is_static()):
-            says = "QNN wants fixed sizes: onnxruntime.tools.make_dynamic_shape_fixed makes them"
-            yield value.name or "", says, True
+            yield value.name or "", f"QNN loads fixed sizes only: {_how_to_fix(value)}", True
+
+
+def _how_to_fix(value: ir.Value) -> str:
+    dims = () if value.shape is None else value.shape.dims
+    named = next((dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value), None)
+    which = f"--input_name {value.name} --input_shape 1,…" if named is None else f"--dim_param {named} --dim_value 1"
+    return f"fix them by 'python -m onnxruntime.tools.make_dynamic_shape_fixed {which} MODEL FIXED'"
 
 
 def operators_it_has(view: View) -> Found:
