@@ -1,4 +1,4 @@
-"""Makes the reference of the Python API: `python docs/reference.py FOLDER`, with `pip install 'onnxq[docs]'`.
+"""Makes the reference of the Python API: `python docs/reference.py FOLDER`, with `pip install '.[docs]'`.
 
 What it makes is not kept here: it follows from the docstrings, which tests/graph/test_reference.py looks at one by one.
 """

@@ -6,7 +6,8 @@ EXAMPLES = {
     "quantize": (
         "onnxq quantize model.onnx --data samples.npz",
         "onnxq quantize model.onnx -s w4a16 --keep 'head/*' -o small.onnx",
-        "onnxq quantize model.onnx --data photos/ --metric top1 --labels y --max-drop 0.005",
+        "onnxq quantize model.onnx --data photos/ --preprocess 'size=224x224 mean=0.5,0.5,0.5 std=0.5,0.5,0.5'",
+        "onnxq quantize model.onnx --data labelled.npz --metric top1 --labels y --max-drop 0.005",
         "onnxq quantize model.onnx --budget size=25% --html report.html",
     ),
     "plan": (
