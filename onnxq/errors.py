@@ -60,6 +60,10 @@ class CheckFailed(OnnxqError):
     """The saved file does not load, does not run or is too far from the float model; it was not kept."""
 
 
+class UnusedOption(RuntimeWarning):
+    """Something that was asked for has no effect."""
+
+
 class MissingRuntime(OnnxqError):
     """A package that this step needs is not installed."""
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, targets
 from onnxq.cluster import Engine, open_engine
-from onnxq.errors import BadModel, BadRecipe, NothingToDo
+from onnxq.errors import BadModel, BadRecipe, NothingToDo, UnusedOption
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.model.channel_places import channel_places
@@ -31,7 +31,7 @@ from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.shared_weights import reconciled
-from onnxq.planning.unused_options import UnusedOption, unused_options
+from onnxq.planning.unused_options import unused_options
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.runtime import work

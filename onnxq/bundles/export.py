@@ -204,8 +204,8 @@ def _measured(
 
 def _trials(model: ir.Model, path: Path, sampling: Sampling) -> Trials:
     """Few samples: the user's, or made-up ones of as many kinds."""
-    if sampling.source is not None:
-        feeds = list(itertools.islice(sampling.open(model, path) or (), stored.MOST))
+    if (data := sampling.open(model, path)) is not None:
+        feeds = list(itertools.islice(data, stored.MOST))
         return Trials.given(feeds, f"{len(feeds)} sample{'s' * (len(feeds) != 1)}")
     restore_products(model)  # inputs are made up for what reads them: rows of a table that packed codes hide
     made = make_up(model, scout(model))

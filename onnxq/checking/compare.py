@@ -75,8 +75,8 @@ def compare(
     require_same_inputs((a, b), (model, load_model(b)))
     classes = classes_of(model, logits)
     in_float = Session(a, threads=threads)
-    if sampling.source is not None:
-        feeds = list(sampling.open(model, a) or ())
+    if (data := sampling.open(model, a)) is not None:
+        feeds = list(data)
         trials = Trials.given(feeds, _words(len(feeds), sampling))
     else:
         UniqueNames()(model)

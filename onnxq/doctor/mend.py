@@ -128,7 +128,7 @@ def _checked(path: Path, staged: Path, sampling: Sampling, environment: Environm
 
 
 def _trials(model: ir.Model, path: Path, sampling: Sampling) -> Trials:
-    data = None if sampling.source is None else sampling.open(model, path)
+    data = sampling.open(model, path)
     if data is None:
         return make_up(model, scout(model))
     feeds = list(data)

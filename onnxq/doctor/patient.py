@@ -84,7 +84,7 @@ class Patient:
     @functools.cached_property
     def data(self) -> Data | None:
         """The samples that the user gave."""
-        return None if self._sampling.source is None else self._sampling.open(self.model, self.path)
+        return self._sampling.open(self.model, self.path)
 
     @functools.cached_property
     def kernels(self) -> Sequence[Kernel]:

@@ -18,7 +18,7 @@ from onnxq.calibration.memory import bytes_for
 from onnxq.checking.judging import trials_for
 from onnxq.drafts.budgeted import forms_of, progress_of
 from onnxq.encoding import memo
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.files.staging import scratch
 from onnxq.job import WHOLE_MODEL_BYTES, Job, open_job
 from onnxq.model.layer_inputs import LayerInput
@@ -28,7 +28,6 @@ from onnxq.planning.check_plan import require_possible
 from onnxq.planning.outliers import without_outliers
 from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
-from onnxq.planning.unused_options import UnusedOption
 from onnxq.request import Request
 from onnxq.samples.trials import GIVEN, Trials
 from onnxq.searching.meter import is_progress

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.errors import OnnxqError
-from onnxq.planning.unused_options import UnusedOption
+from onnxq.errors import OnnxqError, UnusedOption
 from onnxq.progress import Progress
 
 
@@ -37,8 +36,11 @@ def about(part: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
-    """An option is unused if it is in all `count()` parts that were quantized; other warnings are given once."""
+def collected_warnings(models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
+    """An option is unused if it is in all `count()` parts that were quantized; other warnings are given once.
+
+    What is said of several models is said of the first: commands that advice names take no folder.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -46,7 +48,7 @@ def collected_warnings(folder: Path, models: Sequence[Path], count: Callable[[],
     for each in caught:
         message = str(each.message)
         for model in models if issubclass(each.category, UnusedOption) else ():
-            message = message.replace(str(model), str(folder))
+            message = message.replace(str(model), str(models[0]))
         key = (each.category, message)
         said[key] = said.get(key, 0) + 1
     for (category, message), times in said.items():

@@ -12,14 +12,13 @@ import onnx
 
 from onnxq import own_ops, pipeline
 from onnxq.checking.result import Result
-from onnxq.errors import BadModel, NothingToDo, OnnxqError
+from onnxq.errors import BadModel, NothingToDo, OnnxqError, UnusedOption
 from onnxq.folders import data_files, genai, layouts, options_of_part, placing, shared
 from onnxq.folders.contents import Folder, Part
 from onnxq.folders.messages import OfPart, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
 from onnxq.plan import Plan
-from onnxq.planning.unused_options import UnusedOption
 from onnxq.progress import Progress
 from onnxq.recipe import Recipe
 from onnxq.samples.source import DataSource
@@ -58,7 +57,7 @@ class Run:
         """
         parts = self.folder.parts
         models = [root / part.file for part in parts for root in (self.folder.path, self._copies)]
-        with collected_warnings(self.folder.path, models, lambda: len(self.results)):
+        with collected_warnings(models, lambda: len(self.results)):
             for part in parts:
                 self._quantize(part)
         if self.results:

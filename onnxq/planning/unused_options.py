@@ -14,10 +14,6 @@ from onnxq.planning.scales import values_to_observe
 from onnxq.recipe import Recipe
 
 
-class UnusedOption(RuntimeWarning):
-    """Something that was asked for has no effect."""
-
-
 def unused_options(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path) -> Iterator[str]:
     """A sentence for each part of `recipe` that changes nothing in `plan`, which was made of it."""
     nodes = [(node.name or "", node.op_type) for node in graph.nodes(model)]
@@ -25,8 +21,8 @@ def unused_options(recipe: Recipe, model: ir.Model, plan: Plan, path: str | Path
     for rule in recipe.rules:
         if not any(rule.matches(name, op) for name, op in nodes):
             ops = f" among {', '.join(rule.ops)}" if rule.ops else ""
-            names = f"names as 'onnxq plan {path} --nodes' shows them"
-            yield f"the rule '{rule.nodes}' matches no node{ops}; {names}"
+            names = f"'onnxq plan {path} --nodes' shows their names"
+            yield f"the rule '{rule.nodes}' changes nothing: it matches no node{ops}; {names}"
         elif rule.rank and not any(rule.matches(c.node, c.op) and has_rank(c) and c.node in matrices for c in plan):
             what = "weights of MatMul, Gemm and Conv in few bits, without groups or stacks"
             yield f"the rank in '{rule.set}' changes nothing: it is for {what}"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
 from onnxq.samples.pictures.processor import load_processor
 from onnxq.samples.sounds import sound
 from onnxq.samples.sounds.sound import Sound, parse_sound
 from onnxq.samples.texts import tokenizer
 from onnxq.samples.texts.text import LENGTHS
+from onnxq.samples.texts.tokenizer import file_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,19 @@ class Reading:
                 digest.update(each.read_bytes() if each.is_file() else b"-")
         return f"{self.preprocessing} {digest.hexdigest()} {self.lengths or LENGTHS}"
 
+    def tell_unused(self, why: str) -> None:
+        """A sentence for each part of it, none of which has an effect; `why` goes behind a colon."""
+        for what in self._said():
+            warnings.warn(f"{what} nothing: {why}", UnusedOption, stacklevel=2)
+
+    def _said(self) -> Iterator[str]:
+        if self.preprocessing is not None:
+            yield "the preprocessing changes"
+        if self.tokenizer is not None:
+            yield f"the tokenizer '{self.tokenizer}' changes"
+        if self.lengths:
+            yield f"lengths of {','.join(map(str, self.lengths))} tokens change"
+
 
 #: A declared preprocessing, words or a file for one, or all that can be said.
 How = Reading | Preprocessing | Sound | str | Path | None
@@ -56,7 +71,10 @@ def reading_of(
         return how
     if isinstance(how, (str, Path)):
         how = parse(how)
-    return Reading(how, None if tokenizer is None else Path(tokenizer), _lengths(lengths))
+    where = None if tokenizer is None else Path(tokenizer)
+    if where is not None:
+        file_of(where)  # a name that is misspelt is told whether or not the samples are texts
+    return Reading(how, where, _lengths(lengths))
 
 
 def parse(text: str | Path) -> Preprocessing | Sound:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.errors import BadRecipe
 from onnxq.samples.labels import label_of, without
-from onnxq.samples.reading import How
+from onnxq.samples.reading import How, reading_of
 from onnxq.samples.source import Data, DataSource, inputs_of, open_data
 
 #: Samples used at most, unless told otherwise: more hardly change a range.
@@ -48,6 +48,7 @@ class Sampling:
             BadData, BadRecipe: as `source.open_data`.
         """
         if self.source is None:
+            reading_of(self.preprocessing).tell_unused("there are no samples to read: give --data")
             return None
         data = self._opened(model, path)
         return data if self.labels is None else without(data, self.labels)

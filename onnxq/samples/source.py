@@ -28,6 +28,8 @@ from onnxq.samples.texts.companions import Companions
 
 #: What stands behind the last sample.
 _END = object()
+#: Why nothing that is said of files has an effect on arrays.
+_AS_THEY_ARE = "the samples are arrays, which are taken as they are"
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,10 @@ def open_data(
     Raises:
         BadData: nothing there, or names, shapes or types that do not fit; one sentence with both shapes.
     """
-    if not isinstance(source, (str, Path)):
-        return _from_python(source, inputs)
     reading, place = reading_of(how), Companions(model, None if path is None else Path(path))
+    if not isinstance(source, (str, Path)):
+        reading.tell_unused(_AS_THEY_ARE)
+        return _from_python(source, inputs)
     where = Path(source)
     if where.is_dir():
         return _from_files(where, _files_in(where), inputs, reading, place)
@@ -175,6 +178,7 @@ def open_data(
         limits.require_file(where, BadData, "the calibration data ")
         return _from_files(where, [where], inputs, reading, place)
     if ":" in str(source):
+        reading.tell_unused(_AS_THEY_ARE)
         return _from_python(_import(str(source)), inputs, str(source))
     kinds = ".npz, .npy, .txt, .jsonl, .csv, .parquet, .arrow, images or sounds"
     raise BadData(f"--data '{source}' is neither a file of a known kind ({kinds}), nor a folder, nor module:function")
@@ -199,6 +203,7 @@ def _from_files(
 ) -> Data:
     said = f"'{source}'"
     if files.kind_of(found[0]) is None:
+        reading.tell_unused(_AS_THEY_ARE)
         reads = lambda: arrays.read_files(found, inputs)  # noqa: E731
         return _checked(said, reads, inputs, lambda: _hash_files(found, str(inputs)))
     reads = files.reads_of(found, said, inputs, reading, place)

@@ -20,6 +20,7 @@ from onnxq.analysis.report import lead_lines
 from onnxq.checking import compare
 from onnxq.checking.models import Check
 from onnxq.cli import _tables, main
+from onnxq.errors import UnusedOption
 from onnxq.samples.sampling import Sampling
 
 MATMUL = "g (float[N,64] x) => (float[N,16] y) { [up] y = MatMul(x, w) }"
@@ -119,8 +120,37 @@ def test_a_second_model_that_does_not_run_is_named(model: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("option", [("--keep", "layers.0/*"), ("--set", "re:^q$=int8")])
 def test_a_rule_that_matches_nothing_is_told(model: Path, option: tuple[str, str]) -> None:
-    with pytest.warns(RuntimeWarning, match=r"the rule '\S+' matches no node; names as 'onnxq plan"):
+    sentence = r"^the rule '\S+' changes nothing: it matches no node; 'onnxq plan \S+ --nodes' shows their names$"
+    with pytest.warns(RuntimeWarning, match=sentence):
         said("plan", model, *option)
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+@pytest.mark.parametrize("command", ["quantize", "check", "calibrate"])
+def test_how_files_are_read_changes_nothing_of_arrays(
+    model: Path, data: Path, tmp_path: Path, command: str, has_data: bool
+) -> None:
+    """Nor where there are no samples at all."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    has_data |= command == "calibrate"
+    more = {
+        "quantize": ["--no-check", "-o", tmp_path / "made.onnx"],
+        "check": [model],
+        "calibrate": ["-s", "w8a8", "-o", tmp_path / "r"],
+    }
+    words = [*more[command], "--preprocess", "size=8x8", "--length", "16,32", "--tokenizer", tmp_path]
+    with pytest.warns(UnusedOption) as told:
+        said(command, model, *words, *["--data", data] * has_data)
+    why = "the samples are arrays, which are taken as they are" if has_data else "there are no samples to read: give"
+    for what in ("the preprocessing changes", f"the tokenizer '{tmp_path}' changes", "lengths of 16,32 tokens change"):
+        assert any(str(each.message).startswith(f"{what} nothing: {why}") for each in told), what
+
+
+def test_a_tokenizer_that_is_not_there_is_refused_whatever_the_samples_are(model: Path, data: Path) -> None:
+    for words in ([], ["--data", data]):
+        assert "the tokenizer 'nope.json': no such file" in said(
+            "quantize", model, "--tokenizer", "nope.json", *words, exit_code=1
+        )
 
 
 @pytest.mark.parametrize(

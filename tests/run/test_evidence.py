@@ -20,11 +20,10 @@ from onnxq import Recipe, quantize
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.cli import main
-from onnxq.errors import BadModel, BadOutput, BadRecipe, OnnxqError
+from onnxq.errors import BadModel, BadOutput, BadRecipe, OnnxqError, UnusedOption
 from onnxq.folders.options_of_part import recipe_of
 from onnxq.job import Job, open_job
 from onnxq.model.layer_inputs import Patches, Rows, layer_inputs
-from onnxq.planning.unused_options import UnusedOption
 from onnxq.recipe import parse_set
 from onnxq.summaries.evidence import Evidence
 

@@ -15,10 +15,9 @@ from onnx import numpy_helper
 from onnxq import Recipe, formats, quantize
 from onnxq.algorithms import rtn
 from onnxq.algorithms.low_rank import lqer, qera, reconstruction
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.folders.options_of_part import recipe_of
 from onnxq.formats import Granularity
-from onnxq.planning.unused_options import UnusedOption
 from onnxq.recipe import Rule, parse_set
 from onnxq.summaries.seen_rows import LayerOfRows
 

@@ -109,8 +109,8 @@ def by_layer(
 
 def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
     require_same_inputs((one.path, other.path), (one.model, other.model))
-    if sampling.source is not None:
-        feeds = list(sampling.open(one.model, one.path) or ())
+    if (data := sampling.open(one.model, one.path)) is not None:
+        feeds = list(data)
         return Trials.given(feeds, amount(len(feeds), "sample"))
     return make_up(one.model, scout(one.model))
 

@@ -45,6 +45,21 @@ class Tokenizer:
         return list(found.ids), list(found.type_ids)
 
 
+def file_of(path: Path) -> Path:
+    """The `tokenizer.json` that `path` is, or that the folder there holds.
+
+    Raises:
+        BadData: there is none.
+    """
+    file = path / FILE if path.is_dir() else path
+    if file.is_file():
+        return file
+    if path.is_dir():
+        advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
+        raise BadData(f"the folder '{path}' holds no {FILE}: {advice}")
+    raise BadData(f"the tokenizer '{path}': no such file")
+
+
 def open_tokenizer(path: Path) -> Tokenizer:
     """Of a `tokenizer.json`, or of a folder that holds one.
 
@@ -55,12 +70,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
         import tokenizers
     except ImportError:
         raise MissingRuntime("reading texts needs the tokenizers library: pip install 'onnxq[text]'") from None
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        if path.is_dir():
-            advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one"
-            raise BadData(f"the folder '{path}' holds no {FILE}: {advice}")
-        raise BadData(f"the tokenizer '{path}': no such file")
+    file = file_of(path)
     if limits.require_file(file, BadData, "the tokenizer ") > MOST_BYTES:
         raise BadData(f"the tokenizer '{file}' is longer than {MOST_BYTES >> 20} MB")
     with _only_bad_data(file):
