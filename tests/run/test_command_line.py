@@ -12,13 +12,16 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+import tiny
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 import onnxq
 from onnxq.cli import main
 from onnxq.cli._commands import GROUPS, SECTIONS
+from onnxq.cli._examples import EXAMPLES
 from onnxq.cli._terms import FIGURES, TERMS
 from onnxq.errors import Exit
 from onnxq.report.reasons import ADVICE, NOTHING, advice_for
@@ -167,6 +170,30 @@ def test_words_are_explained() -> None:
     assert "--keep-slow" in run("explain", "float is faster here")
     found = CliRunner().invoke(main, ["explain", "sqnrr"])
     assert found.exit_code == 1 and "perhaps SQNR" in found.output
+
+
+def test_examples_with_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On what their files are called: labels lie in arrays, pictures are preprocessed."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    tiny.save(
+        tiny.model("g (float[N, 64] x) => (float[N, 4] scores) { scores = MatMul (x, w) }", {"w": tiny.normal(64, 4)}),
+        tmp_path,
+    )
+    np.savez("samples.npz", x=tiny.normal(64, 64))
+    np.savez("labelled.npz", x=tiny.normal(64, 64), y=rng.integers(0, 4, 64))
+    lines = [line for line in EXAMPLES["quantize"] if "--data" in line]
+    for number, line in enumerate(line for line in lines if "photos/" not in line):
+        run(*shlex.split(line)[1:], "-o", f"{number}.onnx", "--max-drop" if "--metric" in line else "--min-sqnr", "1")
+    assert any("--metric" in line for line in lines)
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "photos").mkdir()
+    for number in range(8):
+        image.fromarray(rng.integers(0, 255, (20, 20, 3)).astype(np.uint8)).save(f"photos/{number}.png")
+    text = "g (float[N, 3, 224, 224] x) => (float[N, 8, 14, 14] y) { y = Conv <strides = [16, 16]> (x, w) }"
+    tiny.save(tiny.model(text, {"w": tiny.normal(8, 3, 16, 16)}), tmp_path)
+    (line,) = (line for line in lines if "photos/" in line)
+    run(*shlex.split(line)[1:], "-o", "photos.onnx")
 
 
 def test_every_exit_code_is_explained() -> None:
