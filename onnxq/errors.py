@@ -22,12 +22,13 @@ class Exit(IntEnum):
     """What the command line ends with."""
 
     DONE = 0
-    CANNOT = 1  # what was asked for cannot be done: the model, the data, the recipe or the output is to blame
-    USAGE = 2  # the words of the command itself
-    UNCHECKED = 3  # done, but a check could not run
+    CANNOT = 1  # it cannot be done: the model, the data, or a format, rule or file that was named is to blame
+    USAGE = 2  # the command line does not parse: an unknown option, a missing argument, none of the choices listed
+    UNCHECKED = 3  # done, but a check could not run, or the runtime that it is for wants something more of the user
     WARNINGS, ERRORS = 4, 5  # what `onnxq doctor` found in the model, at the worst
     BUG = 70  # of onnxq, or of a library below it
     INTERRUPTED = 130  # Ctrl-C
+    KILLED = 137  # the kernel ended it, mostly for want of memory
     UNREAD = 141  # whoever read what was printed went away; files that were written stay
 
 
@@ -69,7 +70,8 @@ class MissingRuntime(OnnxqError):
 
 
 class NothingToDo(OnnxqError):
-    """The model holds nothing that this scheme and target could quantize. Not a failure."""
+    """The model holds nothing that this scheme and target could quantize. Not a failure, unless a file was named that
+    is not written then (`cli/_commands.py`)."""
 
     exit_code: int = Exit.DONE
 

@@ -21,6 +21,10 @@ from onnxq.errors import Exit, OnnxqError
 from onnxq.files import mirror
 from onnxq.version import __version__
 
+_EXIT_STATUS = """\b
+Exit status: 0 done, 1 it cannot be done, 2 the command line does not parse, 3 done but for a check;
+'onnxq explain exit 1' says more of one, 'onnxq explain' lists all.
+"""
 #: What the system says of a stream that takes no more.
 _OF_WRITING = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN, errno.EINVAL}
 
@@ -120,6 +124,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     cls=_Errors,
     commands=Commands(Path(__file__).parent),
     context_settings=SETTINGS,
+    epilog=_EXIT_STATUS,
 )
 @click.option(
     "--version",

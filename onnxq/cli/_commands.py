@@ -6,10 +6,12 @@ import ast
 import importlib
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from onnxq.cli._examples import EXAMPLES
+from onnxq.errors import Exit, NothingToDo
 
 #: Of the group, and of each command: one that is asked on its own is to know the same words.
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -107,6 +109,15 @@ class Commands(MutableMapping[str, click.Command]):
 
 class Sectioned(click.Command):
     """A command whose options are shown in sections, where there are many."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Where nothing is to be done, that is a failure for whoever named a file that is to be written."""
+        try:
+            return super().invoke(ctx)
+        except NothingToDo as nothing:
+            if any(ctx.params.get(name) is not None for name in ("output", "evidence")):
+                nothing.exit_code = Exit.CANNOT
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown = [(param.name, row) for param in self.get_params(ctx) if (row := param.get_help_record(ctx)) is not None]

@@ -14,8 +14,10 @@ from rich.console import RenderableType
 
 from onnxq.checking.models import Check
 from onnxq.cli import _tables
-from onnxq.cli._console import console
-from onnxq.errors import Exit, one_line
+from onnxq.cli._console import console, say
+from onnxq.errors import Exit, NothingToDo, one_line
+from onnxq.files.guard import Guard
+from onnxq.output.copy_model import copy_model
 
 
 class Written(Protocol):
@@ -49,6 +51,22 @@ def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str
     out.print(_tables.conversion_table(done.bytes_before, done.bytes_after, done.check))
     for note in notes:
         out.print(one_line(f"note: {note}"))
+
+
+def copy_instead(model: Path, nothing: NothingToDo, options: dict[str, Any], guard: Guard) -> None:
+    """As of `quantize`: whoever named an output gets a copy of a model for which there is nothing to do.
+
+    Raises:
+        NothingToDo: no output was named.
+    """
+    output = options["output"]
+    if output is None:
+        raise nothing
+    copy_model(model, output, guard, options.get("shard_size"))
+    if options["as_json"]:
+        click.echo(json.dumps({"output": str(output), "copied": str(nothing)}, indent=1))
+    else:
+        say(f"{nothing}; {output} is a copy of it")
 
 
 def end(check: Check | None) -> None:

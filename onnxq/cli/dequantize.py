@@ -12,6 +12,7 @@ from onnxq.cli._console import Bars, console
 from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.dequantize import TYPES
 from onnxq.conversion.dequantize import dequantize as make_float
+from onnxq.errors import NothingToDo
 from onnxq.job import Environment
 
 
@@ -35,16 +36,21 @@ def dequantize(model: Path, **options: Any) -> None:
 
     Weights are exactly what their codes stand for; activations are not rounded any more. Reads QuantizeLinear and
     DequantizeLinear, DynamicQuantizeLinear with MatMulInteger, onnxruntime's MatMulNBits, MatMulBnb4 and
-    GatherBlockQuantized, and the nodes of the onnxq domain.
+    GatherBlockQuantized, and the nodes of the onnxq domain. A model in floats is copied to --output as it is.
     """
-    with Bars(console(stderr=True)) as bars:
-        done = make_float(
-            model,
-            options["output"],
-            dtype=options["dtype"],
-            check=not options["no_check"],
-            environment=Environment(options["threads"], bars, guard_of(options), options["shard_size"]),
-        )
+    guard = guard_of(options)
+    try:
+        with Bars(console(stderr=True)) as bars:
+            done = make_float(
+                model,
+                options["output"],
+                dtype=options["dtype"],
+                check=not options["no_check"],
+                environment=Environment(options["threads"], bars, guard, options["shard_size"]),
+            )
+    except NothingToDo as nothing:
+        _written.copy_instead(model, nothing, options, guard)
+        return
     if options["as_json"]:
         _written.echo_json(done)
     else:

@@ -24,7 +24,7 @@ from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.load import load_model
+from onnxq.model.load import is_quantized, load_model
 from onnxq.model.types import infer_types
 from onnxq.output import write
 from onnxq.passes import prepare
@@ -99,16 +99,17 @@ def convert(
     destination = Path(output) if output is not None else Path(f"{path.stem}.{to}.onnx")
     write.require_onnx(destination)
     loaded, total = opened(path, destination, environment)
-    had_own = _has_own(loaded)
+    had_own, is_float = _has_own(loaded), is_quantized(loaded) is None
     restore_products(loaded, keeps_own=target.has_onnxq_ops, wide=not target.unpacks_wide_blocks)
     move_alpha(loaded)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
     made = rewritten(loaded, codes, target, recipe, is_final=True)
     if not codes.plan.choices and _has_own(made) == had_own:
+        hint = f"; 'onnxq quantize -t {to}' quantizes a float model" if is_float else ""
         raise NothingToDo(
             f"'{path}' has no products or lookups on packed weights, nor int8 islands that are spelled otherwise for "
-            f"{to}: there is nothing to convert"
+            f"{to}: there is nothing to convert{hint}"
         )
     with write.staging(destination) as folder:
         staged = folder / destination.name

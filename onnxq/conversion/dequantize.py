@@ -7,14 +7,14 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq import targets
+from onnxq import own_ops, targets
 from onnxq.boundary import bounded
 from onnxq.checking.models import Check
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.proof import prove
 from onnxq.conversion.restore import restore_all
 from onnxq.encoding.lazy import GivenTensor
-from onnxq.errors import BadRecipe, NothingToDo
+from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.model.load import load_model
@@ -37,6 +37,9 @@ TYPES = ("float32", "float16", "bfloat16")
 
 #: Of operators that round activations, how their names begin.
 _ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "QAttention", "Region")
+#: Types of what a float model holds, sizes and places among it; and how many numbers are no longer some scalars.
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
+_FEWEST = 8
 _ROUNDS = (
     "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
     "made-up inputs may: the float model does neither, also where such a range did the work of a Clip that begins "
@@ -76,7 +79,7 @@ def dequantize(
         environment: its guard says whether `output` may be replaced.
 
     Raises:
-        BadModel: the model cannot be read.
+        BadModel: the model cannot be read, or all that is quantized in it has no form in floats.
         BadRecipe: another type.
         BadOutput: the output cannot be written.
         NothingToDo: the model is in floats.
@@ -89,14 +92,16 @@ def dequantize(
     destination = Path(output) if output is not None else Path(f"{path.stem}.{dtype}.onnx")
     write.require_onnx(destination)
     loaded, before = opened(path, destination, environment)
-    nodes = {id(node) for node in graph.nodes(loaded)}
+    nodes = {node: _reads_codes(node) for node in graph.nodes(loaded)}
+    has_functions = bool(loaded.functions)  # in which nothing was looked at
     rounds = any(node.op_type.startswith(_ROUNDING) for node in graph.nodes(loaded))
     restore_all(loaded)
     prepare.run([FoldConstants(GROWTH), RemoveUnused()], loaded)
-    if nodes == {id(node) for node in graph.nodes(loaded)}:
+    gone = nodes.keys() - set(graph.nodes(loaded))
+    if not gone or not (has_functions or any(nodes[node] for node in gone)):
         left = sorted({node.op_type for node in graph.nodes(loaded) if node.op_type.startswith((*_ROUNDING, "QMoE"))})
         if left:
-            raise NothingToDo(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
+            raise BadModel(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
     in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
     sign(in_type, {"dequantized": dtype})
@@ -110,6 +115,16 @@ def dequantize(
             proof = proof.noting(_ROUNDS)
         guard.publish(staged, destination)
     return Dequantized(destination, dtype, before, nbytes, proof)
+
+
+def _reads_codes(node: ir.Node) -> bool:
+    """Whether a node rounds activations, or reads a constant that may be codes or short floats. Where nothing of that
+    kind went away, all that did was of a float model: what is computed of constants alone.
+    """
+    if node.op_type.startswith(_ROUNDING) or node.domain == own_ops.DOMAIN:
+        return True
+    constants = (graph.constant(value) for value in node.inputs if value is not None)
+    return any(each is not None and each.dtype not in _WIDE and each.size >= _FEWEST for each in constants)
 
 
 def _shortened(model: ir.Model, dtype: str) -> ir.Model:

@@ -15,7 +15,7 @@ from tiny import normal
 
 from onnxq import Recipe, quantize
 from onnxq.conversion.dequantize import dequantize
-from onnxq.errors import NothingToDo
+from onnxq.errors import BadModel
 from onnxq.job import open_job
 from onnxq.runtime.session import Session
 
@@ -173,5 +173,5 @@ def test_experts_with_other_routing_stay(tmp_path: Path) -> None:
     node = helper.make_node("QMoE", names, ["y"], "experts", domain=MICROSOFT, k=1, expert_weight_bits=8)
     text = "g (float[T, 32] x, float[T, 2] p, float[T, 2] weights) => (float[T, 32] y) { }"
     path = with_node(tmp_path, node, text, made)
-    with pytest.raises(NothingToDo, match="has QMoE in a form that has none in floats"):
+    with pytest.raises(BadModel, match="has QMoE in a form that has none in floats"):
         dequantize(path, tmp_path / "f.onnx")

@@ -161,3 +161,59 @@ def test_a_file_that_gains_nothing_is_not_written(tmp_path: Path, timed_as: Call
     assert output.read_bytes() == path.read_bytes()
     assert run(*words, "--force", "--keep-slow").exit_code == 0  # whoever insists gets it
     assert {node.op_type for node in onnx.load(output).graph.node} == {"MatMul", "Conv", "Cast"}
+
+
+def of_folded_constants(folder: Path) -> Path:
+    """In floats, with constants of several types that are computed before it runs."""
+    text = """g (float[2, 32] x) => (float[2, 32] y) {
+        n = Cast <to = 1> (short)  d = Add (w, n)  i = Gather (d, places)  h = MatMul (x, i)  y = Identity (h)
+    }"""
+    constants = {"w": tiny.normal(32, 32), "short": np.ones(1, np.float16), "places": np.arange(32)}
+    return tiny.save(tiny.model(text, constants), folder)
+
+
+@pytest.mark.parametrize("words", [("dequantize",), ("doctor", "--fix")])
+def test_a_model_that_is_what_it_should_become_is_copied_and_that_is_said(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    path, output = of_folded_constants(tmp_path), tmp_path / "out.onnx"
+    command, *more = words
+    without = run(command, path, *more)
+    assert without.exit_code == 0 and not list(tmp_path.glob("*.*.onnx"))
+    done = run(command, path, *more, "-o", output)
+    assert done.exit_code == 0 and done.stdout == f"{without.stdout.strip()}; {output} is a copy of it\n", done.output
+    assert output.read_bytes() == path.read_bytes()
+    assert "give --force" in run(command, path, *more, "-o", output).stderr
+    told = json.loads(run(command, path, *more, "-o", output, "-f", "--json").stdout)
+    assert told == {"output": str(output), "copied": without.stdout.strip()}
+
+
+def test_short_weights_become_floats_whatever_unpacks_them(tmp_path: Path) -> None:
+    model = tiny.model("g (float[2, 32] x) => (float[2, 32] y) { w = Cast <to = 1> (short)  y = MatMul (x, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(tiny.normal(32, 32).astype(np.float16), "short"))
+    assert "weights in float32" in run("dequantize", tiny.save(model, tmp_path), "-o", tmp_path / "o.onnx").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("calibrate", "-s", "w4a16", "--data", "x.npz", "-o", "made"),
+        ("convert", "--to", "onnxq", "-o", "made"),
+        ("convert", "--to", "gguf", "-o", "made.gguf"),
+    ],
+)
+def test_a_file_that_is_not_written_is_told_by_the_exit_code(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever named none learns it by the sentence."""
+    monkeypatch.chdir(tmp_path)
+    path = of_folded_constants(tmp_path)
+    np.savez("x.npz", x=tiny.normal(8, 2, 32))
+    command, *more = (f"{word}.onnx" if word == "made" else word for word in words)
+    done = run(command, path, *more)
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1 and done.stderr.startswith("onnxq: "), done.output
+    assert not list(tmp_path.glob("made*"))
+    if command == "convert":
+        assert run(command, path, *more[:2]).exit_code == 0
+    if "onnxq" in words:
+        assert done.stderr.endswith("there is nothing to convert; 'onnxq quantize -t onnxq' quantizes a float model\n")
