@@ -136,7 +136,7 @@ def mend_folder(
         environment: its guard says whether a folder that onnxq wrote may be replaced.
 
     Raises:
-        NothingToDo: there is nothing of that kind in any model.
+        NothingToDo: there is nothing of that kind in any model, and no output was named, where there would be a copy.
         CheckFailed: a new model gives something else; nothing was kept.
         OnnxqError: a model cannot be read, or the output not be written; nothing is left behind.
     """
@@ -165,7 +165,10 @@ def mend_folder(
                     continue
             parts[part.name], made[part.name] = dataclasses.replace(done, output=destination / part.file), new
         if not parts:
-            raise NothingToDo(f"no model of '{folder}' has a fault that --fix could mend")
+            nothing = f"no model of '{folder}' has a fault that --fix could mend"
+            if output is None:
+                raise NothingToDo(nothing)
+            notes = [*notes, f"{nothing}; {output} is a copy of it"]
         files = {part.name: part.file for part in found.parts}
         placing.place_models(found, staged, files, made, found.source)
         placing.copy_others(found, staged)

@@ -106,9 +106,12 @@ def test_a_mended_folder_is_complete(folder: Path, tmp_path: Path) -> None:
     run(folder, "--fix", "-o", out, code=1)
     again = json.loads(run(folder, "--fix", "-o", out, "--force", "--json", code=0).stdout)
     assert again["output"] == str(out) and again["parts"][0]["check"]["sqnr"] > 30
-    run(out, "--fix", "-o", tmp_path / "other", code=0)  # there is nothing left to do
+    copied = run(out, "--fix", "-o", tmp_path / "other", code=0)  # there is nothing left to do
+    assert " ".join(copied.stdout.split()).endswith(" is a copy of it")
+    for name in files(folder):
+        assert (tmp_path / "other" / name).read_bytes() == (out / name).read_bytes()
     run(folder, "--fix", "-o", folder / "inside", code=1)
-    assert not (tmp_path / "other").exists() and not (folder / "inside").exists()
+    assert not (folder / "inside").exists()
 
 
 def test_parts_that_share_data_share_them_still(tmp_path: Path) -> None:
