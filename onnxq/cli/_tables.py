@@ -23,9 +23,8 @@ from onnxq.model.weights import find_weights
 from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
-from onnxq.quality import MAX_DB
 from onnxq.recipe import Recipe
-from onnxq.report.words import count, decibel, milliseconds, nbytes, of_noise
+from onnxq.report.words import count, decibel, judged_on, milliseconds, nbytes, of_noise
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
@@ -141,12 +140,8 @@ def _outcome(
 
 def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
-        named = ({f"output '{name}'": found for name, found in check.outputs.items()}, check.kinds)
-        lowest = [one_line(min(found, key=lambda name: found[name])) for found in named if len(found) > 1]
-        has_own = check.worst_sample < MAX_DB
-        where = f", each {decibel(check.worst_sample)} or better" if has_own else ""
-        where += f"{';' if has_own else ','} lowest: {', '.join(lowest)}" if lowest else ""
-        table.add_row("error", of_noise(check.sqnr), escape(f"on {check.inputs}{where}"))
+        where = judged_on(check.inputs, check.outputs, check.kinds, check.worst_sample, proves=check.proves)
+        table.add_row("error", of_noise(check.sqnr), escape(one_line(where)))
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"
             table.add_row("flips", f"{check.flips:.2%}", f"of decisions{divergence}")

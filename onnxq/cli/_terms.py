@@ -45,8 +45,8 @@ FIGURES = {
         " error; 6 dB are one bit, 20 dB an error of a tenth"
     ),
     "error": (
-        "SQNR of the worst output on all samples named beside it, and what each of your own reaches at least, with"
-        " onnxruntime's optimizer on; lowest: on which output and kind of sample it is so low, of several"
+        "SQNR of the worst output on the worst kind of sample, with onnxruntime's optimizer on; lowest: which those"
+        " are, of several; the data: what your own samples reach, all together and each at least"
     ),
     "flips": "share of the decisions (the likeliest class, the next token) that are others than in float",
     "KL divergence": (

@@ -15,7 +15,7 @@ import msgspec
 
 from onnxq.errors import MissingRuntime, without_halves
 from onnxq.report import words
-from onnxq.report.document import Report
+from onnxq.report.document import Report, Summary
 from onnxq.report.figures import colours, figures_of
 
 #: Rows of a table at most, and how many of them are not compressed; the JSON form has them all.
@@ -54,6 +54,8 @@ def render(report: Report) -> str:
     )
     environment.filters |= {
         "decibel": _or_dash(words.decibel),
+        "noise": words.of_noise,
+        "judged_on": _judged_on,
         "count": words.count,
         "nbytes": words.nbytes,
         "milliseconds": _or_dash(words.milliseconds),
@@ -88,6 +90,10 @@ def _body(environment: Any, report: Report) -> str:
 
 def _or_dash(words_of: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda x: "–" if x is None else words_of(x)
+
+
+def _judged_on(s: Summary) -> str:
+    return words.judged_on(s.inputs, s.outputs, s.kinds, s.worst_sample, proves=s.proves)
 
 
 def _figure(x: float | None, digits: int = 4) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from onnxq.quality import MAX_DB
+from onnxq.samples.trials import GIVEN
 
 
 def decibel(x: float) -> str:
@@ -12,6 +16,33 @@ def decibel(x: float) -> str:
 def of_noise(x: float) -> str:
     """An SQNR, which outputs that are identical do not have."""
     return decibel(x) if x >= MAX_DB else f"{decibel(x)} SQNR"
+
+
+def judged_on(
+    inputs: str,
+    outputs: Mapping[str, float | None],
+    kinds: Mapping[str, float | None],
+    worst_sample: float | None,
+    *,
+    proves: bool,
+) -> str:
+    """What an SQNR is of, to stand behind it: the inputs; or, where it is not of the user's own samples, what it is of,
+    and what those have. The arguments are attributes of a `Check`."""
+    known = {kind: x for kind, x in kinds.items() if x is not None}
+    lowest_kind = min(known, key=known.__getitem__, default=GIVEN)
+    named = {f"output '{name}'": x for name, x in outputs.items() if x is not None}
+    lowest = [min(named, key=named.__getitem__)] if len(named) > 1 else []
+    each = f", each {decibel(worst_sample)} or better" if _is_below(worst_sample) else ""
+    if proves and lowest_kind != GIVEN:
+        own = decibel(known[GIVEN]) if GIVEN in known else "not compared"
+        return f"lowest: {', '.join([*lowest, lowest_kind])}; the data: {own} on {inputs}{each}"
+    lowest += [lowest_kind] if len(known) > 1 else []
+    where = f"{';' if each else ','} lowest: {', '.join(lowest)}" if lowest else ""
+    return f"on {inputs}{each}{where}"
+
+
+def _is_below(x: float | None) -> bool:
+    return x is not None and not math.isnan(x) and x < MAX_DB
 
 
 def count(n: int) -> str:

@@ -15,6 +15,9 @@ from rich.console import Console
 from onnxq.checking.models import Check, check_models
 from onnxq.cli import _tables, main
 from onnxq.quality import sqnr
+from onnxq.report.document import Report, Summary
+from onnxq.report.page import render
+from onnxq.report.words import judged_on
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trial, Trials
 
@@ -75,12 +78,53 @@ def test_is_told_from_the_kind_that_is_lowest() -> None:
     check = Check("4 samples", 27.8, 27.8, 27.8, kinds={"data": 30.0, "n = 1520": 27.8}, worst_sample=28.0)
     console = Console(width=200, record=True)
     console.print(_tables.check_table(check))
-    assert "on 4 samples, each 28.0 dB or better; lowest: n = 1520" in console.export_text()
+    assert (
+        "27.8 dB SQNR  lowest: n = 1520; the data: 30.0 dB on 4 samples, each 28.0 dB or better"
+        in console.export_text()
+    )
+
+
+OUTPUTS = {"a": 30.0, "b": 27.8}
+
+
+@pytest.mark.parametrize(
+    ("words", "outputs", "kinds", "proves"),
+    [
+        ("on 4 samples, each 28.0 dB or better", {}, {}, True),
+        ("on 4 samples, each 28.0 dB or better; lowest: data", {}, {"data": 27.8, "n = 3": 30.0}, True),
+        ("on 4 samples, each 28.0 dB or better; lowest: output 'b'", OUTPUTS, {}, True),
+        (
+            "lowest: output 'b', n = 3; the data: identical on 4 samples, each 28.0 dB or better",
+            OUTPUTS,
+            {"data": 120.0, "n = 3": 27.8},
+            True,
+        ),
+        (
+            "lowest: made up; the data: not compared on 4 samples, each 28.0 dB or better",
+            {},
+            {"made up": 27.8},
+            True,
+        ),
+        ("on 4 samples, each 28.0 dB or better; lowest: noise", {}, {"noise": 27.8, "a tone": 30.0}, False),
+    ],
+)
+def test_what_the_error_is_of(words: str, outputs: dict[str, float], kinds: dict[str, float], proves: bool) -> None:
+    assert judged_on("4 samples", outputs, kinds, 28.0, proves=proves) == words
+
+
+def test_the_page_says_it_too() -> None:
+    pytest.importorskip("plotly")
+    summary = Summary(inputs="4 samples", proves=True, sqnr=27.8, kinds={"data": 30.0, "n = 3": 27.8})
+    page = render(Report("check", "a model", "model.onnx", "1", summary=summary))
+    assert "27.8 dB SQNR" in page
+    assert "lowest: n = 3; the data: 30.0 dB on 4 samples" in page
 
 
 def test_outputs_are_told_from_kinds_of_samples_and_their_names_from_markup() -> None:
     outputs = {"77": 30.0, "[/x]": 27.8}
-    check = Check("made-up inputs", 27.8, 27.8, 27.8, outputs=outputs, kinds={"a tone": 27.8, "noise": 28.0})
+    check = Check(
+        "made-up inputs", 27.8, 27.8, 27.8, outputs=outputs, kinds={"a tone": 27.8, "noise": 28.0}, proves=False
+    )
     console = Console(width=200, record=True)
     console.print(_tables.check_table(check))
     assert "lowest: output '[/x]', a tone" in console.export_text()
