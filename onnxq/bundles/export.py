@@ -197,8 +197,8 @@ def _measured(
     count, on, proves = len(kept.feeds), trials.words, trials.proves
     notes = [f"output '{name}' is random: not compared" for name in sorted(random)]
     notes += [f"output '{name}' has another shape in the float model: not compared with it" for name in sorted(apart)]
-    notes += blank_notes(compare_outputs(names, kept.wanted, kept.wanted), "the model")
-    notes += [] if to_float is None else blank_notes(to_float)
+    notes += blank_notes(compare_outputs(names, kept.wanted, kept.wanted), "the model", kept.feeds)
+    notes += [] if to_float is None else blank_notes(to_float, samples=kept.feeds)
     return Measured(machine, threads, count, on, proves, names, found.milliseconds, found.kernels, error), notes
 
 

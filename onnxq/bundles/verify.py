@@ -108,7 +108,7 @@ def verify(
     stored.require_types(folder / SAMPLES, there.outputs, kept, found.outputs)
     notes += _differences(there, machine, found.kernels)
     quality = compare_outputs(there.outputs, kept.wanted, found.outputs)
-    notes += blank_notes(quality, "where it was exported, the model")
+    notes += blank_notes(quality, "where it was exported, the model", kept.feeds)
     apart = stored.of_other_shapes(there.outputs, kept)
     to_float = compare_outputs(there.outputs, kept.floats, found.outputs, apart) if has_floats else None
     error = None if to_float is None or not to_float.outputs else to_float.sqnr

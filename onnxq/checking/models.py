@@ -201,7 +201,7 @@ def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Qual
         bare_sqnr=alone.sqnr if is_known and alone.outputs else math.nan,
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
-        notes=(*blank_notes(on), *nothing, *trials.notes),
+        notes=(*blank_notes(on, samples=trials.feeds if trials.proves else ()), *nothing, *trials.notes),
         kld=on.kld,
         flips=on.flips,
         decides_alike=on.decides_alike and off.decides_alike,

@@ -51,13 +51,23 @@ class Result:
         if self.check is None:
             return "--min-sqnr was not checked, because of --no-check" if floor_given else ""
         if not self.check.is_known:
-            why = next(iter(self.check.notes), "its outputs could not be compared")
+            why = self.why_unknown or "its outputs could not be compared"
             return f"{self.output} was written, but nobody knows how good it is: {why}"
         if self.check.undone:
             return f"{self.output} was written, but its runtime refuses it as it is: {self.check.undone[0]}"
         if floor_given and not self.check.whole:
             return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
         return ""
+
+    @property
+    def why_unknown(self) -> str:
+        """The note of the check that `unverified` says; empty where outputs were compared."""
+        return next(iter(self.check.notes), "") if self.check is not None and not self.check.is_known else ""
+
+    @property
+    def further_notes(self) -> tuple[str, ...]:
+        """Those of the check that `unverified` does not say."""
+        return () if self.check is None else tuple(note for note in self.check.notes if note != self.why_unknown)
 
     def to_json(self) -> str:
         """Everything, for machines."""

@@ -76,12 +76,13 @@ def result_table(result: Result) -> Group:
     method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
     machine = "" if result.signature is None else result.signature.machine
     sizes = result.bytes_before, result.bytes_after
-    return _outcome(sizes, method, result.check, machine, result.score, result.notes)
+    notes = (*result.further_notes, *result.notes)
+    return _outcome(sizes, method, result.check, notes, machine=machine, score=result.score)
 
 
 def import_table(before: int, after: int, check: Check | None) -> Group:
     """Size, error and speed of a model with imported weights."""
-    return _outcome((before, after), "", check)
+    return _outcome((before, after), "", check, () if check is None else check.notes)
 
 
 def conversion_table(before: int, after: int, check: Check | None) -> Group:
@@ -101,7 +102,7 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
 
 def check_table(check: Check) -> Group:
     """Error and speed."""
-    return _outcome(None, "", check, score=check.score)
+    return _outcome(None, "", check, check.notes, score=check.score)
 
 
 def size_words(before: int, after: int) -> tuple[str, str]:
@@ -114,11 +115,12 @@ def _outcome(
     sizes: tuple[int, int] | None,
     method: str,
     check: Check | None,
+    notes: Sequence[str],
+    *,
     machine: str = "",
     score: Score | None = None,
-    more: Sequence[str] = (),
 ) -> Group:
-    """The notes, those of the check and `more`, go below the table: they are sentences, too long for its columns."""
+    """The notes go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
     if sizes is not None:
         before, after = sizes
@@ -134,7 +136,6 @@ def _outcome(
         _add_check(table, check)
     if check is not None and machine:
         table.add_row("plan", "by kernel times", one_line(f"measured on {machine}"))
-    notes = (*(() if check is None else check.notes), *more)
     return Group(table, *(Text(one_line(f"note: {note}")) for note in notes))
 
 

@@ -130,8 +130,7 @@ def _figures(check: Check | None) -> tuple[str, str]:
 
 
 def _notes(part: PartResult) -> tuple[str, ...]:
-    check = None if part.result is None else part.result.check
-    return () if check is None else check.notes
+    return () if part.result is None else part.result.further_notes
 
 
 def _count(n: int, word: str) -> str:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from onnxq.quality import Quality
 
 
-def blank_notes(quality: Quality, who: str = "the float model") -> list[str]:
-    """What a user should know of outputs at which `who` gives no finite number, on all samples or on some."""
-    why = "samples or weights hold NaN or infinity, or a layer makes them"
+def blank_notes(
+    quality: Quality, who: str = "the float model", samples: Sequence[Mapping[str, NDArray]] = ()
+) -> list[str]:
+    """What a user should know of outputs at which `who` gives no finite number, on all samples or on some; the first
+    note says why, which is in the `samples` where they hold none either."""
     notes = []
     for names, on, left_out in (
         (quality.blank, "these inputs", "not compared"),
         (quality.partly_blank, "some of these inputs", "those are left out of the comparison"),
     ):
         if names:
-            notes.append(f"{who} gives no finite number at {_shown(names)} on {on}: {left_out}; {why}")
+            notes.append(f"{who} gives no finite number at {_shown(names)} on {on}: {left_out}")
     if others := sorted(quality.appearing):
         notes.append(
             f"{who} gives NaN or infinity in places of {_shown(others)} where something else comes out now: those are "
-            f"left out of the comparison; {why}"
+            "left out of the comparison"
         )
-    return notes
+    return [f"{notes[0]}; {_why(samples)}", *notes[1:]] if notes else []
+
+
+def _why(samples: Sequence[Mapping[str, NDArray]]) -> str:
+    numbers = [(name, x.astype(np.float64)) for sample in samples for name, x in sample.items() if x.dtype.kind in "fV"]
+    for what, holds in (("NaN", np.isnan), ("infinity", np.isinf)):
+        names = list(dict.fromkeys(name for name, x in numbers if holds(x).any()))
+        if names:
+            where = f"input{'s' * (len(names) > 1)} {_shown(names)}"
+            return f"the samples hold {what} at {where}: give samples without it"
+    return "weights hold NaN or infinity ('onnxq doctor' names these), or a layer makes them"
 
 
 def _shown(names: Sequence[str]) -> str:

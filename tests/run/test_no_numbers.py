@@ -67,6 +67,21 @@ def test_nothing_is_called_identical(words: tuple[str, ...]) -> None:
     assert SAID in said and "identical" not in said
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "why"),
+    [
+        ("sound", "nan", "the samples hold NaN at input 'x': give samples without it"),
+        ("sound", "inf", "the samples hold infinity at input 'x': give samples without it"),
+        ("made", "sound", "weights hold NaN or infinity ('onnxq doctor' names these), or a layer makes them"),
+    ],
+)
+def test_why_there_are_none_is_said_once(model: str, data: str, why: str) -> None:
+    words = ("quantize", f"{model}.onnx", "-s", "w8a8", "--data", f"{data}.npz", "-o", "out.onnx")
+    assert run(*words, code=3).count(f"{SAID}: not compared; {why}") == 1
+    assert run("check", f"{model}.onnx", "out.onnx", "--data", f"{data}.npz", code=3).count(why) == 1
+    assert why in run("export", f"{model}.onnx", "-o", "b", "--data", f"{data}.npz")
+
+
 def test_numbers_where_there_were_none_are_not_the_same_layer_by_layer() -> None:
     assert "first differ at 'c' (MatMul)" in run("check", "nan.onnx", "sound.onnx", "--by-layer")
     assert "the same throughout" in run("check", "nan.onnx", "nan.onnx", "--by-layer")
@@ -358,6 +373,7 @@ def test_a_folder_with_such_a_model_is_told_by_its_exit_status(folder: Path) -> 
         (folder / f"{name}.onnx").rename(folder / "several" / f"{name}.onnx")
     said = run("quantize", "several", "-s", "w8a16", "-o", "out", code=3)
     assert "out/made.onnx was written, but nobody knows how good it is" in said and "sound.onnx was" not in said
+    assert said.count(SAID) == 1
 
 
 def test_weights_put_into_such_a_model_are_told_by_the_exit_status() -> None:
