@@ -102,7 +102,7 @@ def one_line(text: str) -> str:
 
 def listed(names: Sequence[str], most: int) -> str:
     """The first `most` of them, and how many others there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
+    return ", ".join(names[:most]) + (f" and {amount(len(names) - most, 'other')}" if len(names) > most else "")
 
 
 def amount(n: int, noun: str) -> str:

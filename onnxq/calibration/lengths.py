@@ -62,7 +62,7 @@ def with_other_lengths(job: Job, session: Session, trials: Trials, seen: Sequenc
     found = [Trial(label, feed) for label, feed in others.of(given)]
     further = tuple(Trial(label, feed) for label, feed in others.batches(given))
     trials = dataclasses.replace(trials, further=(*trials.further, *further))
-    advice = "checked at other sizes too; ranges fit those of which there are samples"
+    advice = "checked at other sizes too; if the model will see such, give samples of these as well"
     where = "; ".join(str(axis) for axis in others.axes)
     return trials.joined(found, [f"{where}: {advice}"] if found else [])
 

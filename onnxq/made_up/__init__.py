@@ -82,7 +82,8 @@ def _through(
 
 def _never_run(missing: frozenset[Branch]) -> Iterable[str]:
     if missing:
-        yield f"never run, as no input was found that takes it: {in_words(missing)}"
+        them = "them" if len(missing) > 1 else "it"
+        yield f"never run, as no input was found that takes {them}: {in_words(missing)}; give data that take {them}"
 
 
 def _dropped(maker: Maker) -> Iterable[str]:

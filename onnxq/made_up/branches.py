@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.runtime.session import Feed, Session
 
@@ -51,6 +51,4 @@ class Branches:
 
 
 def in_words(branches: frozenset[Branch]) -> str:
-    named = [f"{kind.removesuffix('_branch')} of '{name}'" for name, kind in sorted(branches)]
-    others = len(named) - NAMED
-    return ", ".join(named[:NAMED]) + (f" and {others} other branches" if others > 0 else "")
+    return listed([f"{kind.removesuffix('_branch')} of '{name}'" for name, kind in sorted(branches)], NAMED)

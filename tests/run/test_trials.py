@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxq
 from onnxq.checking.models import Check
 from onnxq.cli import main
-from onnxq.made_up import make_up, sounds
+from onnxq.made_up import _never_run, make_up, sounds
 from onnxq.model.load import load_model
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.runtime.session import Session
@@ -189,6 +189,13 @@ def test_a_branch_that_the_data_never_take_is_made_up(tmp_path: Path) -> None:
     assert any("the data never take else of 'choose'" in note for note in check.notes)
     (other,) = (found for label, found in check.kinds.items() if label.startswith("made up"))
     assert check.sqnr == other < check.kinds["data"] - 10
+
+
+@pytest.mark.parametrize("others", [0, 1, 3, 4])
+def test_branches_that_nothing_takes_are_told_with_what_to_do(others: int) -> None:
+    (note,) = _never_run(frozenset((f"if {number}", "then_branch") for number in range(others + 1)))
+    assert note.endswith("; give data that take them" if others else "takes it: then of 'if 0'; give data that take it")
+    assert ("and 2 others; give" in note) == (others == 4) and ("and 1 other; give" in note) == (others == 3)
 
 
 def listener(folder: Path) -> Path:
