@@ -28,8 +28,8 @@ from onnxq.report.words import count, decibel, judged_on, milliseconds, nbytes, 
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
-#: Regions of which a table tells.
-MOST_REGIONS = 6
+#: Regions of which a table tells: those that take longest.
+MOST_REGIONS = 3
 #: Bytes of a file up to which names and scales may be more than what its weights lose.
 SMALL_FILE = 1 << 18
 
@@ -166,10 +166,14 @@ def _add_check(table: Table, check: Check) -> None:
         table.add_row(
             "kernels", ", ".join(f"{n} {op}" for op, n in check.kernels.items()), "ran on packed or integer weights"
         )
-    for region in check.regions[:MOST_REGIONS]:
+    slowest = sorted(check.regions, key=lambda region: -region.ms)
+    for region in slowest[:MOST_REGIONS]:
         table.add_row(escape(one_line(region.name)), amount(len(region.steps), "step"), escape(one_line(str(region))))
-    if len(check.regions) > MOST_REGIONS:
-        table.add_row("", f"{len(check.regions) - MOST_REGIONS} more", "ONNXQ_PROFILE=1 writes the steps of all")
+    if others := slowest[MOST_REGIONS:]:
+        together = (
+            f"{sum(region.ms for region in others):.3g} ms{' together' * (len(others) > 1)}; --json has their steps"
+        )
+        table.add_row("", amount(len(others), "other region"), together)
 
 
 def _speed(check: Check, other: str) -> tuple[str, str]:

@@ -39,7 +39,9 @@ TERMS = {
 }
 #: Words of the field, as they stand in tables and reports.
 FIGURES = {
-    "block": "consecutive weights along the summed dimension that share a scale",
+    "block, b32": "consecutive weights along the summed dimension that share a scale; b32: 32 of them",
+    "tensor, channel": "weights that share a scale: all of a tensor, or those of one output channel",
+    "rank": "of what is added to a weight to make up for its codes: two thin matrices with so many rows between them",
     "SQNR": (
         "signal to quantization noise ratio in dB: 10·log10 of the power of the float output over that of the"
         " error; 6 dB are one bit, 20 dB an error of a tenth"
@@ -62,6 +64,11 @@ FIGURES = {
         "saw them run"
     ),
     "becomes": "what a node's weights or its kernel are in the quantized model; float: as it was",
+    "float": "a node that is as it was, in the model's own floating-point numbers",
+    "static": "of a node: int8 activations, whose ranges were found by calibration",
+    "dynamic": "of a node: int8 activations, whose range is measured in every run, so that it needs no data",
+    "fused": "with the nodes around it one kernel, which reads float activations",
+    "held-back": "of samples: kept out of calibration, so that a model is judged by others than its ranges were made of",
     "weights": "how many numbers of a node are weights; of several nodes that share them, at the first",
     "why": "why a node is not as the scheme asks; empty where it is",
     "ranges": "of activations: lowest and highest number that int8 codes reach, by the calibration method named",

@@ -28,7 +28,7 @@ def explain(words: tuple[str, ...]) -> None:
             click.echo(f"{kind}: {', '.join(known())}\n")
         return
     word = " ".join(words)
-    found = [f"{kind}\n  {text}" for kind, known in _kinds() for name, text in known().items() if _is(name, word)]
+    found = [f"{kind}\n  {text}" for kind, text in _found(word)] or _of_parts(word)
     found = found or [f"reason\n  {word}: {text}" for text in _advice(word)]
     if not found:
         every = {part.casefold(): part for _, known in _kinds() for name in known() for part in name.split(", ")}
@@ -38,9 +38,23 @@ def explain(words: tuple[str, ...]) -> None:
     click.echo("\n".join(found))
 
 
+def _found(word: str) -> Iterator[tuple[str, str]]:
+    """(what kind of word it is, what it means)."""
+    yield from ((kind, text) for kind, known in _kinds() for name, text in known().items() if _is(name, word))
+
+
+def _of_parts(word: str) -> list[str]:
+    """What the parts mean of what becomes of a node, as tables have it: 'int8 stored', 'uint4 b32+gptq'; nothing where
+    one of them is no word."""
+    parts = re.split(r"[\s+]+", word)
+    found = [[f"{kind}\n  {part}: {text.removeprefix(f'{part}: ')}" for kind, text in _found(part)] for part in parts]
+    return [each for of_part in found for each in of_part] if all(found) else []
+
+
 def _is(name: str, word: str) -> bool:
     """Whether a word is meant by another spelling; several names of one thing are divided by commas."""
     wanted = re.sub(r"[\s_-]+", " ", word).strip().casefold()
+    wanted = re.sub(r"^b\d+$", "b32", re.sub(r"^rank\d+$", "rank", wanted))
     return wanted in {re.sub(r"[\s_-]+", " ", each).strip().casefold() for each in (name, *name.split(", "))}
 
 
@@ -52,6 +66,7 @@ def _kinds() -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
     for kind, folder in (
         ("number format", "formats"),
         ("algorithm", "algorithms"),
+        ("scaling of channels", "algorithms.channels"),
         ("calibration method", "collectors"),
         ("target", "targets"),
     ):

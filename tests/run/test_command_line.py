@@ -24,6 +24,7 @@ from onnxq.cli._commands import GROUPS, SECTIONS
 from onnxq.cli._examples import EXAMPLES
 from onnxq.cli._terms import FIGURES, TERMS
 from onnxq.errors import Exit
+from onnxq.plan import Choice, Method
 from onnxq.report.reasons import ADVICE, NOTHING, advice_for
 
 ROOT = Path(__file__).parents[2]
@@ -168,6 +169,8 @@ def test_words_are_explained() -> None:
     assert "a check could not run" in run("explain", "exit", "3")
     assert "NormalFloat" in run("explain", "NF4") and run("explain", "NF4").count("nf4") >= 1
     assert "--keep-slow" in run("explain", "float is faster here")
+    assert "large is handed on to the weights" in run("explain", "smoothquant")
+    assert "kept out of calibration" in run("explain", "held-back")
     found = CliRunner().invoke(main, ["explain", "sqnrr"])
     assert found.exit_code == 1 and "perhaps SQNR" in found.output
 
@@ -194,6 +197,20 @@ def test_examples_with_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     tiny.save(tiny.model(text, {"w": tiny.normal(8, 3, 16, 16)}), tmp_path)
     (line,) = (line for line in lines if "photos/" in line)
     run(*shlex.split(line)[1:], "-o", "photos.onnx")
+
+
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("how", [{"block": 32}, {"granularity": "tensor"}, {"granularity": "channel"}, {}])
+def test_what_becomes_of_a_node_is_explained(method: Method, how: dict) -> None:
+    choice = Choice("a", "Conv", method, "int8", algorithm="gptq", rank=16, **how)
+    said = run("explain", *choice.label.split())
+    for part in choice.label.replace("+", " ").split():
+        assert f"  {part}: " in said or choice.label == part
+
+
+def test_no_explanation_is_long() -> None:
+    """Of terms, 25 words; of figures, what a few lines hold."""
+    assert max(len(text.split()) for text in FIGURES.values()) <= 40
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -20,4 +20,6 @@ CHANNEL_WAYS: Mapping[str, tuple[Callable[[ChannelSizes, float], NDArray[np.floa
     "awq": (awq.factors, awq.STRENGTHS),
 }
 
-__all__ = ["CHANNEL_WAYS", "ChannelSizes"]
+WORDS = tuple(CHANNEL_WAYS)
+
+__all__ = ["CHANNEL_WAYS", "WORDS", "ChannelSizes"]
