@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 from rich.console import Group
@@ -202,9 +203,8 @@ def model_table(model: ir.Model) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
     table.add_row("opsets", versions)
-    table.add_row(
-        "made by", f"{model.producer_name or 'unknown'} {model.producer_version or ''}, IR {model.ir_version}"
-    )
+    maker = " ".join(filter(None, (model.producer_name or "unknown", model.producer_version)))
+    table.add_row("made by", f"{maker}, IR {model.ir_version}")
     for word, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
         for value in values:
             table.add_row(word, f"{value.name}: {_type(value)}")
@@ -213,10 +213,8 @@ def model_table(model: ir.Model) -> Table:
     others = sum(ops.values()) - sum(n for _, n in ops.most_common(12))
     table.add_row("nodes", f"{sum(ops.values())}: " + ", ".join([*shown, *([f"{others} others"] if others else [])]))
     stored: Counter[str] = Counter()
-    for each in model.graphs():
-        for value in each.initializers.values():
-            if value.const_value is not None:
-                stored[value.const_value.dtype.name.lower()] += value.const_value.nbytes
+    for tensor in _constants(model):
+        stored[tensor.dtype.name.lower()] += tensor.nbytes
     table.add_row("constants", ", ".join(f"{nbytes(n)} {dtype}" for dtype, n in stored.most_common()) or "none")
     weights = Counter(weight.node.op_type for weight in find_weights(_prepared(model)))
     quantized = is_quantized(model)
@@ -227,6 +225,19 @@ def model_table(model: ir.Model) -> Table:
     if "onnxq" in model.metadata_props:
         _add_origin(table, model)
     return table
+
+
+def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Those of initializers and of Constant nodes, in whichever of the two a file has them."""
+    graphs = [*model.graphs()]
+    for function in model.functions.values():
+        graphs += function.graph, *function.graph.subgraphs()
+    for each in graphs:
+        for value in (*each.initializers.values(), *(out for node in each for out in node.outputs)):
+            with contextlib.suppress(ValueError, TypeError):  # a file may give such a node no number, or several
+                tensor = ir.convenience.get_const_tensor(value)
+                if tensor is not None:
+                    yield tensor
 
 
 def _add_origin(table: Table, model: ir.Model) -> None:

@@ -70,3 +70,25 @@ def test_reasons_name_what_they_are_about(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(path), "-s", "w4a16"], env={"COLUMNS": "300"})
     assert "…" not in result.stdout
     assert "'huge0' holds numbers too large or too small for float16 (and 2 more like it)" in result.stdout
+
+
+def test_constants_are_those_of_nodes_too(tmp_path: Path) -> None:
+    """Of functions and branches as well; what is no number, or several, is left out."""
+    text = """g (float[N, 2] x, bool b) => (float[N, 2] z) {
+        w = Constant<value = float[2, 2] {1, 2, 3, 4}>()
+        i = Constant<value_ints = [1, 2]>()
+        bad = Constant<value_float = 1.0, value_int = 1>()
+        y = MatMul(x, w)
+        u = local.Shift(y)
+        z = If(b) <
+            then_branch = t () => (t) { c = Constant<value_float = 1.0>() t = Add(u, c) },
+            else_branch = e () => (e) { e = Identity(u) }
+        >
+    }"""
+    shift = """<domain: "local", opset_import: ["" : 17]>
+        Shift (a) => (r) { s = Constant<value_float = 2.0>() r = Add(a, s) }"""
+    made = tiny.model(text, {"v": np.ones(4, np.float32)}, functions=shift)
+    made.producer_name = "spox"
+    found = inspect(tiny.save(made, tmp_path))
+    assert found["constants"] == ["40 B float, 16 B int64"]
+    assert found["made by"] == ["spox, IR 9"]
