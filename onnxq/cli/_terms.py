@@ -68,7 +68,7 @@ FIGURES = {
     "static": "of a node: int8 activations, whose ranges were found by calibration",
     "dynamic": "of a node: int8 activations, whose range is measured in every run, so that it needs no data",
     "fused": "with the nodes around it one kernel, which reads float activations",
-    "held-back": "of samples: kept out of calibration, so that a model is judged by others than its ranges were made of",
+    "held-back": "of samples: kept out of calibration, so that a model is judged by others than its ranges fit",
     "weights": "how many numbers of a node are weights; of several nodes that share them, at the first",
     "why": "why a node is not as the scheme asks; empty where it is",
     "ranges": "of activations: lowest and highest number that int8 codes reach, by the calibration method named",

@@ -96,7 +96,7 @@ def bench(models: tuple[Path, ...], **options: Any) -> None:
 def _show(found: BenchReport) -> None:
     out = console()
     out.print(f"on {found.inputs}; {found.machine}\n")
-    for table in (_models(found), _throughput(found), _generation(found), _operators(found)):
+    for table in (_times(found), _costs(found), _throughput(found), _generation(found), _operators(found)):
         if table.row_count:
             out.print(table)
             out.print()
@@ -105,29 +105,38 @@ def _show(found: BenchReport) -> None:
 
 
 def _table(*columns: str) -> Table:
+    """Figures stay on their line, whatever that leaves of names."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(
-            column, justify="left" if column in ("model", "operators", "machine") else "right", overflow="fold"
-        )
+        is_text = column in ("model", "operators", "machine")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     return table
 
 
-def _models(found: BenchReport) -> Table:
-    columns = "model", "median", "95 %", "of the first", "opens in", "first run", "memory", "file", "agrees"
-    is_apart = len({row.machine for row in found.models}) > 1
-    table = _table(*columns, *(["machine"] if is_apart else []))
+def _times(found: BenchReport) -> Table:
+    table = _table("model", "median", "95 %", "of the first", "agrees")
     for row in found.models:
         table.add_row(
             Path(row.model).name,
             milliseconds(row.ms.median),
-            f"{row.ms.low:.3g} … {row.ms.high:.3g}",
+            " … ".join(milliseconds(end).removesuffix(" ms") for end in (row.ms.low, row.ms.high)),
             "" if row.ratio is None else f"{row.ratio.median:.2f} {_interval(row.ratio)}",
+            "" if row.sqnr is None else decibel(row.sqnr),
+        )
+    return table
+
+
+def _costs(found: BenchReport) -> Table:
+    """What a model takes beside the time of its runs."""
+    is_apart = len({row.machine for row in found.models}) > 1
+    table = _table("model", "opens in", "first run", "memory", "file", *(["machine"] if is_apart else []))
+    for row in found.models:
+        table.add_row(
+            Path(row.model).name,
             "–" if row.load_ms is None else milliseconds(row.load_ms),
             "–" if row.first_ms is None else milliseconds(row.first_ms),
             "–" if row.peak_bytes is None else nbytes(row.peak_bytes),
             nbytes(row.nbytes),
-            "" if row.sqnr is None else decibel(row.sqnr),
             *([row.machine] if is_apart else []),
         )
     return table
@@ -137,13 +146,21 @@ def _interval(ratio: Median) -> str:
     return f"({ratio.low:.2f} … {ratio.high:.2f})"
 
 
+def _rate(a_second: float) -> str:
+    """Four digits, without an exponent."""
+    return f"{a_second:.0f}" if a_second >= 1000 else f"{a_second:.4g}"
+
+
 def _throughput(found: BenchReport) -> Table:
-    table = _table("batch", "threads", *(f"{Path(row.model).name}: samples/s" for row in found.models))
-    rows = [
-        {(each.batch, each.threads): f"{each.samples_per_second:.4g}" for each in m.throughput} for m in found.models
-    ]
+    """A line for each model, those of one batch and number of threads below each other."""
+    table = _table("batch", "threads", "model", "samples/s")
+    rows = [{(each.batch, each.threads): each.samples_per_second for each in m.throughput} for m in found.models]
     for batch, threads in dict.fromkeys(key for row in rows for key in row):
-        table.add_row(str(batch), str(threads or "all"), *(row.get((batch, threads), "–") for row in rows))
+        first = str(batch), str(threads or "all")
+        for model, row in zip(found.models, rows, strict=True):
+            rate = _rate(row[batch, threads]) if (batch, threads) in row else "–"
+            table.add_row(*first, Path(model.model).name, rate)
+            first = "", ""
     return table
 
 
@@ -154,7 +171,7 @@ def _generation(found: BenchReport) -> Table:
         if told is not None:
             prompt = f"{milliseconds(told.prompt_ms)} for {told.prompt} tokens"
             step = f"{milliseconds(told.step_ms.median)} {_interval(told.step_ms)}"
-            table.add_row(Path(row.model).name, f"{told.tokens_per_second:.4g}", step, prompt)
+            table.add_row(Path(row.model).name, _rate(told.tokens_per_second), step, prompt)
     return table
 
 

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from onnxq.benching import alone, generation, on_workers
 from onnxq.benching.bench import bench
-from onnxq.benching.result import BenchReport, How, Median, ModelBench
+from onnxq.benching.result import BenchReport, Cell, How, Median, ModelBench
 from onnxq.benching.throughput import batched
 from onnxq.benching.turns import LEAST, in_turns, median_of, ratio_of
+from onnxq.cli import _console, main
 from onnxq.cli import bench as command
-from onnxq.cli import main
 from onnxq.errors import BadData, BadModel, BadRecipe
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.session import Feed, Session
@@ -54,6 +54,29 @@ def test_the_interval_holds_the_median() -> None:
     assert 0.94 < held < 0.995 and found[0].runs == 25
     assert median_of([3.0]) == median_of([3.0]) and median_of([1.0, 2.0, 9.0]).median == 2.0
     assert ratio_of([2.0] * 9, [4.0] * 9).high == 0.5
+
+
+def test_names_and_figures_stay_whole_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of long runs and of many a second, without exponents."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(_console, "PIPED_WIDTH", 80)
+    slow, many = Median(1234.5, 1230.1, 1250.2, 9), [Cell(1, 1, Median(1, 1, 1, 9), 102_198.4)]
+    ratio, peak = Median(0.49, 0.48, 0.51, 9), 123_400_000
+    models = [
+        ModelBench(f"/a/{name}.onnx", 10**9, slow, ratio, 1234.5, 2345.6, peak, 102.5, many)
+        for name in ("digits_torch", "digits_torch.w8a8", "digits_torch.w4a16")
+    ]
+    command._show(BenchReport(models, "1 sample", 1, "a machine", ""))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for model in models:
+        name = Path(model.model).name
+        rows = [" ".join(line) for line in lines if name in line]
+        times, costs, rate = (row.partition(name)[2].strip() for row in rows)
+        assert times == "1234.5 ms 1230.1 … 1250.2 0.49 (0.48 … 0.51) 102.5 dB"
+        assert costs == "1234.5 ms 2345.6 ms 123.4 MB 1.0 GB"
+        assert rate == "102198"
 
 
 def test_models_take_turns() -> None:
