@@ -12,9 +12,10 @@ import os
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line, is_of_memory
@@ -127,6 +128,19 @@ def _of_the_system(error: OSError) -> str:
     return f"{name}{error.strerror or first_line(error)}"
 
 
+def warn(sentence: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Give a warning at the line that called onnxq: what it is about is written there."""
+    level, found, frame = 1, 1, sys._getframe()
+    while frame is not None:
+        found = level if _is_ours(frame) else found
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, category, stacklevel=found + 1)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] == "onnxq"
+
+
 def code_of(error: BaseException) -> str:
     """A short code, the same whenever the same kind of exception comes from the same function of ours."""
     module, function = _place(error.__traceback__)
@@ -140,7 +154,7 @@ def _frames(trace: TracebackType | None) -> list[tuple[str, str, dict[str, Any]]
     while trace is not None:
         frame = trace.tb_frame
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] == "onnxq" and module != __name__:
+        if _is_ours(frame) and module != __name__:
             found.append((module, frame.f_code.co_name, frame.f_locals))
         trace = trace.tb_next
     return found[::-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, targets
+from onnxq.boundary import warn
 from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo, UnusedOption
 from onnxq.files.guard import Guard
@@ -269,7 +269,7 @@ def open_job(
         why = "" if default is None else f" ('{default}' is an input, which a caller may replace)"
         raise NothingToDo(f"'{model}' holds no floating-point weights that could be quantized{why}: nothing to do")
     for sentence in unused_options(wanted, loaded, plan, path=model):
-        warnings.warn(sentence, UnusedOption, stacklevel=2)
+        warn(sentence, UnusedOption)
     samples = sampling.open(loaded, model)
     job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
     job = replace(job, evidence_of=evidence_of, also=tuple(sorted(also)))

@@ -6,10 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from onnxq.boundary import warn
 from onnxq.calibration.find_ranges import find_ranges
 from onnxq.calibration.gather_evidence import evidence_of, follows_codes, needed, of_float_layers
 from onnxq.calibration.layers.balance_channels import balanced
@@ -127,7 +127,7 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
         job = dataclasses.replace(job, recipe=recipe, plan=without_unobserved(job.model, job.plan, ranges))
     elif request.ranges is not None:
         sentence = f"the file '{request.ranges}' changes nothing: {job.plan.scheme} needs no activation ranges here"
-        warnings.warn(sentence, UnusedOption, stacklevel=2)
+        warn(sentence, UnusedOption)
     trials = None
     if job.nbytes <= WHOLE_MODEL_BYTES or ranges is not NO_RANGES:
         seen = list(itertools.islice(job.data or (), LOOKED_AT)) if request.check else []
@@ -155,7 +155,7 @@ def with_evidence(
     if not inputs:
         if request.evidence is not None:
             sentence = f"evidence changes nothing: {job.plan.scheme} chooses no codes by data here"
-            warnings.warn(sentence, UnusedOption, stacklevel=2)
+            warn(sentence, UnusedOption)
         return job
     folder = kept.enter_context(scratch())
     if plans:  # of which none is known to be the one: what is seen is of float layers

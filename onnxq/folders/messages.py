@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxq.boundary import warn
 from onnxq.errors import OnnxqError, UnusedOption
 from onnxq.progress import Progress
 
@@ -53,4 +54,4 @@ def collected_warnings(models: Sequence[Path], count: Callable[[], int]) -> Iter
         said[key] = said.get(key, 0) + 1
     for (category, message), times in said.items():
         if not issubclass(category, UnusedOption) or times >= count():
-            warnings.warn(message, category, stacklevel=4)
+            warn(message, category)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, warn
 from onnxq.errors import BadModel, BadRecipe, MissingRuntime
 from onnxq.files import limits
 from onnxq.runtime import known, native
@@ -73,7 +72,7 @@ def session(
     if not isinstance(options, ort.SessionOptions):
         raise BadRecipe(f"session(): 'options' is of type {type(options).__name__}; it takes SessionOptions")
     if native.path() is None:
-        warnings.warn(f"{_NOT_BUILT}; until then models run slower", RuntimeWarning, stacklevel=2)
+        warn(f"{_NOT_BUILT}; until then models run slower")
     else:
         register(options)
     if providers is None:

@@ -8,7 +8,6 @@ import functools
 import importlib.metadata
 import math
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.boundary import warn
 from onnxq.errors import OnnxqError
 from onnxq.files import limits
 
@@ -66,11 +66,9 @@ def library() -> ctypes.CDLL | None:
     """
     found = _find()
     if isinstance(found, str):
-        warnings.warn(
+        warn(
             f"{found}: encoding weights and calibrating are slower, and files for target onnxq run without their "
-            "kernels. Install a compiler and reinstall onnxq to have it.",
-            RuntimeWarning,
-            stacklevel=2,
+            "kernels. Install a compiler and reinstall onnxq to have it."
         )
         return None
     return found[1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxq.boundary import warn
 from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.samples.pictures.images import Preprocessing, parse_preprocessing
 from onnxq.samples.pictures.processor import load_processor
@@ -44,7 +44,7 @@ class Reading:
     def tell_unused(self, why: str) -> None:
         """A sentence for each part of it, none of which has an effect; `why` goes behind a colon."""
         for what in self._said():
-            warnings.warn(f"{what} nothing: {why}", UnusedOption, stacklevel=2)
+            warn(f"{what} nothing: {why}", UnusedOption)
 
     def _said(self) -> Iterator[str]:
         if self.preprocessing is not None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from onnxq import Recipe, quantize
+from onnxq import Recipe, quantize, quantize_folder
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.gather_evidence import evidence_of, needed
 from onnxq.cli import main
@@ -319,8 +319,19 @@ def test_a_file_of_ranges_that_nothing_goes_by_is_said(tmp_path: Path) -> None:
     (tmp_path / "r.ranges").write_text("rubbish")
     with pytest.warns(
         UnusedOption, match=r"the file '.*r\.ranges' changes nothing: int4 needs no activation ranges here"
-    ):
+    ) as caught:
         quantize(tiny.save(two_layers(), tmp_path), tmp_path / "a.onnx", "int4", ranges=tmp_path / "r.ranges")
+    assert [each.filename for each in caught] == [__file__]
+
+
+def test_what_has_no_effect_in_a_recipe_is_said_of_the_line_that_asks_for_it(tmp_path: Path) -> None:
+    model, folder = tiny.save(two_layers(), tmp_path), tmp_path / "folder"
+    folder.mkdir()
+    tiny.save(two_layers(), folder)
+    for call, path in ((quantize, model), (quantize_folder, folder)):
+        with pytest.warns(UnusedOption, match="reduce_range changes nothing") as caught:
+            call(path, tmp_path / f"{path.stem}.out.onnx", Recipe("int4", reduce_range=True))
+        assert {each.filename for each in caught} == {__file__}
 
 
 def test_a_bottleneck_of_few_numbers_is_looked_at_and_a_depthwise_kernel_is_not(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.boundary import warn
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.load import load_model
@@ -50,7 +50,7 @@ class Companions:
         file = self.beside(*names)
         if file is not None and file not in self.told:
             self.told.add(file)
-            warnings.warn(f"{what} as {file} says, which lies beside the model", RuntimeWarning, stacklevel=2)
+            warn(f"{what} as {file} says, which lies beside the model")
         return file
 
     def used(self) -> str:
