@@ -130,7 +130,8 @@ def _of_the_system(error: OSError) -> str:
 
 def warn(sentence: str, category: type[Warning] = RuntimeWarning) -> None:
     """Give a warning at the line that called onnxq: what it is about is written there."""
-    level, found, frame = 1, 1, sys._getframe()
+    frame: FrameType | None = sys._getframe()
+    level = found = 1
     while frame is not None:
         found = level if _is_ours(frame) else found
         level, frame = level + 1, frame.f_back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from onnxq.quality import MAX_DB
@@ -32,17 +31,15 @@ def judged_on(
     lowest_kind = min(known, key=known.__getitem__, default=GIVEN)
     named = {f"output '{name}'": x for name, x in outputs.items() if x is not None}
     lowest = [min(named, key=named.__getitem__)] if len(named) > 1 else []
-    each = f", each {decibel(worst_sample)} or better" if _is_below(worst_sample) else ""
+    each = ""
+    if worst_sample is not None and worst_sample < MAX_DB:
+        each = f", each {decibel(worst_sample)} or better"
     if proves and lowest_kind != GIVEN:
         own = decibel(known[GIVEN]) if GIVEN in known else "not compared"
         return f"lowest: {', '.join([*lowest, lowest_kind])}; the data: {own} on {inputs}{each}"
     lowest += [lowest_kind] if len(known) > 1 else []
     where = f"{';' if each else ','} lowest: {', '.join(lowest)}" if lowest else ""
     return f"on {inputs}{each}{where}"
-
-
-def _is_below(x: float | None) -> bool:
-    return x is not None and not math.isnan(x) and x < MAX_DB
 
 
 def count(n: int) -> str:
