@@ -130,12 +130,12 @@ def _of_the_system(error: OSError) -> str:
 
 def warn(sentence: str, category: type[Warning] = RuntimeWarning) -> None:
     """Give a warning at the line that called onnxq: what it is about is written there."""
+    ours, level = 1, 1
     frame: FrameType | None = sys._getframe()
-    level = found = 1
     while frame is not None:
-        found = level if _is_ours(frame) else found
+        ours = level if _is_ours(frame) else ours
         level, frame = level + 1, frame.f_back
-    warnings.warn(sentence, category, stacklevel=found + 1)
+    warnings.warn(sentence, category, stacklevel=ours + 1)
 
 
 def _is_ours(frame: FrameType) -> bool:

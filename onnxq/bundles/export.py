@@ -27,7 +27,7 @@ from onnxq.bundles.manifest import (
 )
 from onnxq.bundles.readme import README, readme
 from onnxq.conversion.restore import restore_products
-from onnxq.errors import BadModel, CheckFailed
+from onnxq.errors import BadModel, CheckFailed, amount
 from onnxq.files import schemas
 from onnxq.job import Environment
 from onnxq.made_up import make_up
@@ -54,7 +54,12 @@ _EVERYWHERE = ("", "ai.onnx", "ai.onnx.ml")
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` did. Notes are sentences for the user."""
+    """What `export` did.
+
+    Attributes:
+        bytes: of the files that the manifest lists, as `verify` counts them.
+        notes: sentences for the user.
+    """
 
     output: Path
     manifest: Manifest
@@ -129,7 +134,7 @@ def export(
         (staged / README).write_text(readme(manifest, wrong_rules), encoding="utf-8")
         manifest.files[README] = entry_of(staged / README)
         write_manifest(staged, manifest)
-        nbytes = sum(each.stat().st_size for each in staged.iterdir())
+        nbytes = sum(entry.bytes for entry in manifest.files.values())
         place.publish(staged, destination)
     return Exported(destination, manifest, nbytes, tuple(notes))
 
@@ -206,7 +211,7 @@ def _trials(model: ir.Model, path: Path, sampling: Sampling) -> Trials:
     """Few samples: the user's, or made-up ones of as many kinds."""
     if (data := sampling.open(model, path)) is not None:
         feeds = list(itertools.islice(data, stored.MOST))
-        return Trials.given(feeds, f"{len(feeds)} sample{'s' * (len(feeds) != 1)}")
+        return Trials.given(feeds, amount(len(feeds), "sample"))
     restore_products(model)  # inputs are made up for what reads them: rows of a table that packed codes hide
     made = make_up(model, scout(model))
     kinds = {trial.label: trial for trial in reversed(made.samples)}

@@ -11,7 +11,7 @@ from rich.text import Text
 from onnxq.bundles.export import Exported
 from onnxq.bundles.manifest import Measured
 from onnxq.bundles.verify import Verified
-from onnxq.errors import one_line
+from onnxq.errors import amount, one_line
 from onnxq.report.words import decibel, milliseconds, nbytes
 
 
@@ -22,7 +22,8 @@ def exported_table(done: Exported) -> Group:
     table.add_row("size", nbytes(done.bytes), f"for {manifest.platform}" if manifest.library else "")
     if manifest.measured is not None:
         found = manifest.measured
-        table.add_row("samples", str(found.samples), one_line(found.on))
+        whose = "the data" if found.proves else found.on
+        table.add_row("samples", f"{found.samples} stored", one_line(f"of {whose}"))
         if found.sqnr is not None:
             table.add_row("error", decibel(found.sqnr), "SQNR against the float model")
         table.add_row("speed", milliseconds(found.milliseconds), _threads(found))
@@ -37,7 +38,7 @@ def verified_table(done: Verified) -> Group:
     if there is not None and done.agrees is not None:
         table.add_row("", "here", "there")
         table.add_row("machine", one_line(done.machine.cpu), one_line(there.machine.cpu))
-        table.add_row("agrees", decibel(done.agrees), f"on {there.samples} stored samples")
+        table.add_row("agrees", decibel(done.agrees), f"on {amount(there.samples, 'stored sample')}")
         if done.sqnr is not None and there.sqnr is not None:
             before = f"{decibel(there.sqnr)} against the float model"
             table.add_row("error", decibel(done.sqnr), before)
@@ -56,7 +57,7 @@ def _with_notes(table: Table, notes: Sequence[str]) -> Group:
 
 
 def _threads(found: Measured) -> str:
-    return f"{found.threads} thread{'s' * (found.threads != 1)}" if found.threads else "all threads"
+    return amount(found.threads, "thread") if found.threads else "all threads"
 
 
 def _kernels(kernels: dict[str, int]) -> str:

@@ -172,7 +172,7 @@ EFFORT_OPTIONS = options(
     click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="Calibrate, encode weights and measure plans of searches on a Dask cluster: tcp://host:8786, tls://…, "
+        help="Do what can be shared on the workers of a Dask cluster (docs/scale.md): tcp://host:8786, tls://…, "
         "local:4 for workers here, dask for what Dask's configuration says, or module:Class, as of dask-jobqueue.",
     ),
     click.option(

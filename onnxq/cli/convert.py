@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 
 from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables, _written
-from onnxq.cli._console import Bars, console, say
+from onnxq.cli._console import Bars, console
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
-from onnxq.conversion.export_weights import export_weights
+from onnxq.conversion.export_weights import Row, export_weights
 from onnxq.conversion.to_ort import to_ort
 from onnxq.errors import BadRecipe, amount, one_line
 from onnxq.job import Environment
@@ -118,12 +120,21 @@ def _export(model: Path, options: dict[str, Any]) -> None:
     if options["as_json"]:
         click.echo(json.dumps([dataclasses.asdict(row) for row in done.rows], indent=1))
         return
-    for row in done.rows:
-        shape = "×".join(map(str, row.shape)) or "1"
-        near = "same" if row.sqnr is None else f"rounded again, {row.sqnr:.1f} dB"
-        say(f"{one_line(row.name)}  {shape}  {row.format or 'array'}  {near}")
-    for sentence in done.said:
-        say(one_line(sentence))
     count = f" in {len(done.files)} files" if len(done.files) > 1 else ""
     tensors, size = amount(len(done.rows), "tensor"), sum(file.stat().st_size for file in done.files)
-    say(f"{output}: {tensors}, {size} bytes{count}")
+    out = console()
+    out.print(f"{output}: {tensors}, {size} bytes{count}\n", style="bold")
+    out.print(_rows_table(done.rows))
+    for sentence in done.said:
+        out.print(one_line(f"note: {sentence}"))
+
+
+def _rows_table(rows: Sequence[Row]) -> Table:
+    """What becomes of each tensor, and whether its numbers are those that the model has."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("tensor", "shape", "format", "numbers"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        numbers = "the same" if row.sqnr is None else f"rounded again, {row.sqnr:.1f} dB"
+        table.add_row(one_line(row.name), "×".join(map(str, row.shape)) or "1", row.format or "array", numbers)
+    return table

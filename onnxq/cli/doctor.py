@@ -65,6 +65,8 @@ def doctor(model: Path, **options: Any) -> None:
     sampling = sampling_of(options)
     if options["fix"] and options["sarif"]:
         raise BadRecipe("--sarif is of findings: leave it out, or --fix")
+    if options["as_json"] and options["sarif"]:
+        raise click.UsageError("--sarif and --json are two forms of the same findings: give one of them")
     if options["output"] is not None and not options["fix"]:
         raise BadRecipe("--output goes with --fix; findings are printed")
     if options["fix"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from onnxq.quality import MAX_DB
@@ -31,9 +32,8 @@ def judged_on(
     lowest_kind = min(known, key=known.__getitem__, default=GIVEN)
     named = {f"output '{name}'": x for name, x in outputs.items() if x is not None}
     lowest = [min(named, key=named.__getitem__)] if len(named) > 1 else []
-    each = ""
-    if worst_sample is not None and worst_sample < MAX_DB:
-        each = f", each {decibel(worst_sample)} or better"
+    worst = math.nan if worst_sample is None else worst_sample
+    each = f", each {decibel(worst)} or better" if worst < MAX_DB else ""
     if proves and lowest_kind != GIVEN:
         own = decibel(known[GIVEN]) if GIVEN in known else "not compared"
         return f"lowest: {', '.join([*lowest, lowest_kind])}; the data: {own} on {inputs}{each}"

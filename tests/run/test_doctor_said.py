@@ -42,6 +42,12 @@ def test_exit_status_and_forms(tmp_path: Path) -> None:
     assert run(tmp_path / "none.onnx")[0] == 1
 
 
+def test_two_forms_of_the_findings_are_refused(tmp_path: Path) -> None:
+    path = save(model(CONV, RIGHT), tmp_path, "right.onnx")
+    done = CliRunner().invoke(main, ["doctor", str(path), "--sarif", "--json"])
+    assert done.exit_code == 2 and "two forms of the same findings: give one of them" in done.stderr and not done.stdout
+
+
 def test_sarif_is_what_code_hosts_read(tmp_path: Path) -> None:
     path = save(model(CONV, RIGHT | {"sb": RIGHT["sb"] * 10}), tmp_path, "a model.onnx")
     code, text = run(path, "--sarif")
