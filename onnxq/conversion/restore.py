@@ -21,6 +21,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import modules_of, name_modules
 from onnxq.model.weights import MIN_ELEMENTS, find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -147,8 +148,11 @@ class _InlineOwn(ir.passes.InPlacePass):
 
 
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
+    """Names stay; modules are told of what takes a node's place too."""
     lift = LiftConstantsToInitializersPass(True, size_limit=0)
-    own = [InlineFunctions(), DropInitializerInputs(), lift, UniqueNames(), ReadOnnxqNodes(), RemoveUnused()]
+    prepare.run([InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()], model)
+    modules = modules_of(model)
+    own = [ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
         own += [_InlineOwn(), lift, UniqueNames()]
     # Codes that two operators read are stored in the shape of one of them.
@@ -165,6 +169,7 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
         ],
         model,
     )
+    name_modules(model, modules)
 
 
 def _is_read(dequantize: ir.Node, *, reads: Callable[[ir.Node], bool], wide: bool) -> bool:

@@ -11,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 from onnxq import passes
 from onnxq.errors import root_cause
 from onnxq.model import graph
+from onnxq.model.origin import modules_of, name_modules
 from onnxq.model.types import Types, types_of
 from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.declare_ranks import DeclareRanks
@@ -81,10 +82,12 @@ def rewrite(
         behind.append(KeepPoolsInFloat())  # of codes that no region reads
     behind += [SetApart(pools=not target.consumer), StoreHalves(), RemoveUnusedOpsetsPass(), TopologicalSortPass()]
     try:
-        return PassManager([*_of_target(work, model), *behind])(model.clone()).model
+        made = PassManager([*_of_target(work, model), *behind])(model.clone()).model
     except ir.passes.PassError as error:  # what was found wrong with a weight that a pass looked into
         cause = root_cause(error)
         raise cause from cause.__cause__
+    name_modules(made, modules_of(model))
+    return made
 
 
 def _in_bfloat16(model: ir.Model, plan: Plan, recipe: Recipe) -> frozenset[str]:

@@ -12,10 +12,19 @@ import tiny
 from numpy.typing import NDArray
 from tiny import normal
 
+import onnxq
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
+from onnxq.conversion.convert import convert
+from onnxq.conversion.dequantize import dequantize
+from onnxq.conversion.restore import Read, restore_all, weights_by_node
+from onnxq.errors import BadModel
+from onnxq.model.load import load_model
+from onnxq.passes.prepare import prepare
+from onnxq.quality import sqnr
 from onnxq.runtime.session import Session
+from onnxq.training.adapters.merge import merge_adapter
 from onnxq.training.adapters.use import convert_adapter
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -114,3 +123,77 @@ def test_equal_constants_that_are_there_once_become_those_of_each_module(
         z = (wanted - wanted.mean(1, keepdims=True)) / np.sqrt(wanted.var(1, keepdims=True) + 1e-5)
         wanted = (z * new[f"net.0.{norm}.weight"] + new[f"net.0.{norm}.bias"]) @ new[f"net.0.{product}.weight"].T
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+
+
+def peft(folder: Path, sizes: dict[str, tuple[int, int]]) -> dict[str, NDArray]:
+    """An adapter of these modules, [K, N], in `folder`; what it adds to each weight."""
+    tensors, added = dict[str, NDArray](), dict[str, NDArray]()
+    for seed, (module, (k, n)) in enumerate(sizes.items()):
+        a, b = normal(2, k, seed=10 + seed), normal(n, 2, seed=20 + seed)
+        tensors |= {f"base_model.model.{module}.lora_{word}.weight": x for word, x in (("A", a), ("B", b))}
+        added[module] = (b @ a).T
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    save(folder / "adapter_model.safetensors", tensors)
+    return added
+
+
+@pytest.mark.parametrize(
+    ("word", "target"),
+    [
+        ("nf4", "onnxq"),
+        ("bf16", "onnxq"),
+        ("w4a16", "ort-cpu"),
+        ("nf4", "ort-cpu"),
+        ("w4a16", "onnx"),
+        ("fp16", "onnx"),
+    ],
+)
+def test_a_quantized_model_still_tells_its_modules(word: str, target: str, tmp_path: Path) -> None:
+    """Through quantize, and through what makes other files of that."""
+    model = exported(tmp_path, TEXT, OWN, MODULES)
+    added = peft(tmp_path / "peft", dict.fromkeys(MODULES.values(), (32, 32)))
+    recipe = onnxq.Recipe(word, min_sqnr=float("-inf"), accuracy_level=0, keep_slow=True)
+    onnxq.quantize(model, tmp_path / "q.onnx", recipe=recipe, target=target, check=False)
+    files = {"q": tmp_path / "q.onnx"}
+    if word == "w4a16":
+        files["floats"] = dequantize(files["q"], tmp_path / "floats.onnx").output
+        files["other"] = convert(files["q"], "onnxq", tmp_path / "other.onnx").output
+    files["merged"] = merge_adapter(files["q"], tmp_path / "peft", tmp_path / "merged.onnx").output
+    x = normal(3, 32, seed=4)
+    for name, file in files.items():
+        weights = {node: read.numbers().T for (node, _), read in restored_weights(file).items()}
+        assert set(weights) == set(MODULES), name
+        up, down = (weights[node] + added[module] for node, module in MODULES.items())
+        convert_adapter(file, tmp_path / "peft", tmp_path / f"{name}.beside.onnx")
+        (y,) = Session(tmp_path / f"{name}.beside.onnx").run({"x": x})
+        assert sqnr(np.tanh(x @ up) @ down, y) > 40, name
+
+
+def restored_weights(file: Path) -> dict[tuple[str, int], Read]:
+    model = load_model(file)
+    restore_all(model)
+    prepare(model)
+    return weights_by_node(model)
+
+
+def test_metadata_of_a_quantized_model_name_modules_of_its_weights_alone(tmp_path: Path) -> None:
+    """A few bytes for each: not what else an exporter says of nodes, nor what other nodes are part of."""
+    text = TEXT.replace("b = Tanh(a)", "[act] t = Tanh(a)  [pairs] b = MatMul(t, a)")
+    model = exported(tmp_path, text.replace("M,32", "32,32"), OWN, MODULES | {"act": "net.0.act", "pairs": "net.0"})
+    onnxq.quantize(model, tmp_path / "q.onnx", "w4a16", target="onnxq", check=False)
+    said = {
+        node.name: {p.key: p.value for p in node.metadata_props} for node in onnx.load(tmp_path / "q.onnx").graph.node
+    }
+    assert {name: found for name, found in said.items() if found} == {
+        name: {"onnxq.module": module} for name, module in MODULES.items()
+    }
+
+
+def test_an_int8_model_takes_no_adapters_and_is_told_so(tmp_path: Path) -> None:
+    model = exported(tmp_path, TEXT, OWN, MODULES)
+    peft(tmp_path / "peft", dict.fromkeys(MODULES.values(), (32, 32)))
+    data = [{"x": normal(8, 32, seed=seed)} for seed in range(8)]
+    onnxq.quantize(model, tmp_path / "q.onnx", "w8a8", target="onnxq", data=data, check=False)
+    with pytest.raises(BadModel, match=r"that it does not round \(.*\): adapters are for models of"):
+        convert_adapter(tmp_path / "q.onnx", tmp_path / "peft", tmp_path / "beside.onnx")

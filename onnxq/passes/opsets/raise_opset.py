@@ -18,7 +18,7 @@ from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.load import external_tensors
-from onnxq.model.origin import SCOPES
+from onnxq.model.origin import MODULE, SCOPES
 from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
 
@@ -151,9 +151,15 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
     # The shapes it found at the interface are not what the model's author declared.
     for old, new in zip((*model.graph.inputs, *model.graph.outputs), (*raised.inputs, *raised.outputs), strict=True):
         new.type, new.shape = old.type, old.shape
-    scopes = {_place(node): node.metadata_props[SCOPES] for node in graph.nodes(model) if SCOPES in node.metadata_props}
+    said = {
+        (_place(node), key): node.metadata_props[key]
+        for node in graph.nodes(model)
+        for key in (SCOPES, MODULE)
+        if key in node.metadata_props
+    }
     model.graph = raised
-    for node in graph.nodes(model) if scopes else ():  # the converter drops what is said of nodes
-        if _place(node) in scopes:
-            node.metadata_props[SCOPES] = scopes[_place(node)]
+    for node in graph.nodes(model) if said else ():  # the converter drops what is said of nodes
+        for key in (SCOPES, MODULE):
+            if (_place(node), key) in said:
+                node.metadata_props[key] = said[_place(node), key]
     model.ir_version = max(model.ir_version, _LEAST_IR[graph.opset(model) >= 21])

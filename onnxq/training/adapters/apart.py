@@ -120,6 +120,7 @@ def _copies(nodes: Iterable[ir.Node], values: dict[ir.Value, ir.Value]) -> Itera
             overload=node.overload,
             num_outputs=len(node.outputs),
             name=node.name,
+            metadata_props=dict(node.metadata_props),
         )
         for old, new in zip(node.outputs, made.outputs, strict=True):
             new.name, new.type, new.shape = old.name, old.type, old.shape

@@ -12,6 +12,7 @@ from onnxq.boundary import bounded
 from onnxq.conversion.files import read, sign
 from onnxq.errors import BadModel
 from onnxq.job import Environment
+from onnxq.model.load import is_quantized
 from onnxq.output import write
 from onnxq.runtime.session import Session
 from onnxq.training.adapters import files
@@ -102,8 +103,16 @@ def open_base(model: str | Path, environment: Environment) -> tuple[Path, ir.Mod
         BadModel: it cannot be read, or has no products.
     """
     path = Path(model)
-    loaded = restored(read(path, environment)[0])
+    model_there = read(path, environment)[0]
+    quantized = is_quantized(model_there)
+    loaded = restored(model_there)
     products = list(products_of(loaded))
     if not products:
-        raise BadModel(f"'{path}' has no products of activations and a matrix: no adapter is for it")
+        what = f"'{path}' has no products of activations and a matrix"
+        if quantized is None:
+            raise BadModel(f"{what}: no adapter is for it")
+        raise BadModel(
+            f"{what} that it does not round ({quantized}): adapters are for models of which weights alone are "
+            "quantized, as -s w4a16 does it"
+        )
     return path, loaded, products
