@@ -32,7 +32,7 @@ from onnxq.job import WHOLE_MODEL_BYTES, Environment
 from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
-from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.model.load import external_tensors, is_quantized, load_model, said_of_floats
 from onnxq.model.weights import weights_of
 from onnxq.output import write
 from onnxq.passes.prepare import prepare
@@ -162,7 +162,7 @@ def import_weights(
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
     plan = _plan(loaded, found, place, _scheme(layers))
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True)
-    table = {"version": __version__, "target": target, "imported": told.prefixes}
+    table = {"version": __version__, "target": target, "imported": told.prefixes} | said_of_floats(rewritten)
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
     rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
     with write.staging(destination) as folder:

@@ -22,6 +22,8 @@ from onnxq.runtime.own_files.other_kinds import what_else
 
 #: Key of an input's or output's metadata: its type in words, where it is one that onnx_ir does not know.
 TYPE = "onnxq.type"
+#: In what onnxq says of a model that it wrote: that it is in floats, the key beside the one of `dequantize`.
+FLOAT = "float"
 
 
 def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
@@ -170,10 +172,16 @@ def is_quantized(model: ir.Model) -> str | None:
 
 
 def _says_quantized(model: ir.Model) -> bool:
-    """Whether onnxq has written the model, and not as the floats that another one stands for."""
+    """Whether onnxq has written the model, and not as one in floats."""
     said = model.metadata_props.get("onnxq")
     try:
         found = None if said is None else limits.parse_json(said)
     except ValueError:
         return True
-    return said is not None and not (isinstance(found, dict) and "dequantized" in found)
+    return said is not None and not (isinstance(found, dict) and {FLOAT, "dequantized"} & found.keys())
+
+
+def said_of_floats(model: ir.Model) -> dict[str, object]:
+    """What onnxq is to say of a model that it made of another one, if nothing in it is quantized now or was before."""
+    has_codes = any(graph.is_op(node, "DequantizeLinear") for node in graph.nodes(model))
+    return {} if has_codes or is_quantized(model) else {FLOAT: True}

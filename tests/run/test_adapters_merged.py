@@ -18,11 +18,12 @@ from onnxq import formats, targets
 from onnxq.algorithms.low_rank import Factors
 from onnxq.cli import main
 from onnxq.errors import BadData
+from onnxq.model.load import is_quantized, load_model
 from onnxq.output.signature import KEY
 from onnxq.runtime.own_files.adapter_file import write_adapter_file
 from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.merge import Merged, merge_adapter
-from onnxq.training.adapters.use import convert_adapter
+from onnxq.training.adapters.use import convert_adapter, make_base
 
 WIDTH = 64
 #: Of each way in which a target spells codes.
@@ -208,3 +209,21 @@ def test_a_file_of_older_operators_is_raised_to_those_that_the_format_needs(tmp_
     assert {"DequantizeLinear", "MatMul", "ReduceMax"} < {node.op_type for node in made.graph.node}
     assert next(each.version for each in made.opset_import if not each.domain) == 21
     assert done.formats == {} and done.check is not None and done.check.sqnr > 15
+
+
+def test_a_float_model_stays_one_with_its_adapter_and_a_quantized_one_does_not_become_one(
+    tmp_path: Path, quick: None
+) -> None:
+    files = {"floats": tiny.save(network(96), tmp_path, "m.onnx")}
+    files["fp16"] = tmp_path / "fp16.onnx"  # which only its metadata tell from one in floats
+    onnxq.quantize(files["floats"], files["fp16"], "fp16", check=False)
+    for name, file in files.items():
+        adapter = written(Adapter({"up": factors(WIDTH, 96)}), tmp_path / f"{name}.onnx_adapter")
+        made = [
+            convert_adapter(file, adapter, tmp_path / f"{name}.beside.onnx").output,
+            merge_adapter(file, adapter, tmp_path / f"{name}.merged.onnx").output,
+            make_base(file, tmp_path / f"{name}.base.onnx").output,
+        ]
+        assert {is_quantized(load_model(each)) for each in made} == {None if name == "floats" else "by onnxq"}
+    onnxq.quantize(tmp_path / "floats.merged.onnx", tmp_path / "again.onnx", "w4a16", check=False)
+    assert is_quantized(load_model(tmp_path / "again.onnx")) is not None

@@ -20,8 +20,10 @@ from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.cli import main
 from onnxq.errors import BadData, BadModel
+from onnxq.model.load import is_quantized, load_model
 from onnxq.runtime.session import Session
 
+UNCHECKED = ImportOptions(match="unchecked")
 PARTIAL = ImportOptions(partial=True)
 pytestmark = pytest.mark.usefixtures("quick")
 #: Three products as exporters write them: a Gemm of a named weight, a MatMul behind a Transpose with its bias in an
@@ -210,3 +212,17 @@ def test_the_command(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatc
     again = CliRunner().invoke(main, ["import-weights", "model.onnx", "w.safetensors", "--json", "-f"])
     table = json.loads(again.stdout)
     assert table["prefixes"]["n1"] == "model.up" and table["missing"] == ["head"]
+
+
+def test_floats_that_were_imported_are_a_float_model(tmp_path: Path) -> None:
+    """Which takes other floats, and codes; those make it a quantized one."""
+    model, floats = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path), tmp_path / "first.onnx"
+    for seed, name in enumerate(("first", "second")):
+        tensors = {key: x + normal(*x.shape, seed=9 + seed) / 8 for key, x in CONSTANTS.items() if key != "last"}
+        np.savez(tmp_path / f"{name}.npz", **tensors)
+        made = import_weights(floats if seed else model, tmp_path / f"{name}.npz", tmp_path / f"{name}.onnx").output
+        assert is_quantized(load_model(made)) is None
+    np.savez(tmp_path / "codes.npz", **checkpoint())
+    coded = import_weights(floats, tmp_path / "codes.npz", tmp_path / "codes.onnx", options=UNCHECKED).output
+    with pytest.raises(BadModel, match="is quantized already"):
+        import_weights(coded, tmp_path / "codes.npz", tmp_path / "again.onnx")

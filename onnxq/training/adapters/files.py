@@ -17,6 +17,7 @@ from onnxq.conversion.files import sign
 from onnxq.errors import BadData, BadOutput
 from onnxq.files import staging
 from onnxq.files.guard import Guard
+from onnxq.model.load import said_of_floats
 from onnxq.output import write
 from onnxq.progress import Progress
 from onnxq.runtime.own_files.adapter_file import SUFFIX, read_adapter_file, write_adapter_file
@@ -99,7 +100,7 @@ def _write_model(
 ) -> int:
     model = file_model(base)
     as_nodes(model, adapter, {product.name: product for product in products})
-    sign(model, {"adapted": adapter.ranks})
+    sign(model, {"adapted": adapter.ranks} | said_of_floats(model))
     with write.staging(output) as folder:
         staged = folder / output.name
         progress.start("writing", write.nbytes_to_write(model))

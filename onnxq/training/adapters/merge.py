@@ -29,7 +29,7 @@ from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.load import load_model
+from onnxq.model.load import load_model, said_of_floats
 from onnxq.output import write
 from onnxq.output.signature import KEY
 from onnxq.own_ops import DOMAIN
@@ -120,7 +120,7 @@ def merge_adapter(
     added = {name: factors for name, factors in found.factors.items() if _added(factors).any()}
     result = file_model(base)
     _merge(result, added, by_name, target, Recipe("w4a16", accuracy_level=accuracy_level))
-    sign(result, {"target": target.name, "merged": found.ranks})
+    sign(result, {"target": target.name, "merged": found.ranks} | said_of_floats(result))
     with write.staging(output) as folder:
         staged, beside = folder / output.name, folder / "beside" / output.name
         progress.start("writing", write.nbytes_to_write(result))

@@ -12,7 +12,7 @@ from onnxq.boundary import bounded
 from onnxq.conversion.files import read, sign
 from onnxq.errors import BadModel
 from onnxq.job import Environment
-from onnxq.model.load import is_quantized
+from onnxq.model.load import is_quantized, said_of_floats
 from onnxq.output import write
 from onnxq.runtime.session import Session
 from onnxq.training.adapters import files
@@ -86,7 +86,7 @@ def make_base(
     wanted = chosen(products, lora)
     made = file_model(base)
     as_inputs(made, {product.name: product for product in products if product.name in wanted})
-    sign(made, {"takes_adapters": sorted(wanted)})
+    sign(made, {"takes_adapters": sorted(wanted)} | said_of_floats(made))
     with write.staging(output) as folder:
         staged = folder / output.name
         progress.start("writing", write.nbytes_to_write(made))
