@@ -26,7 +26,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.origin import HALVES, ORIGIN, RESTORED
+from onnxq.model.origin import HALVES, ORIGIN, RESTORED, WEIGHT_TURNED
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
@@ -183,6 +183,8 @@ def _name(value: ir.Value, weight: Weight | None) -> str:
     name = str(value.meta.get(ORIGIN) or value.name)
     is_half = value.dtype in HALVES and name.endswith(f"_{value.dtype.name.lower()}")
     name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) or is_half else name
+    if value.meta.get(RESTORED) and name.endswith(WEIGHT_TURNED):  # rows are those of outputs then, as in a checkpoint
+        name = name.removesuffix(WEIGHT_TURNED) + ".weight"
     is_numbered = weight is not None and _NUMBERED.match(name) and "/" in (weight.node.name or "").strip("/")
     return _by_node(weight) if is_numbered and weight is not None else name
 

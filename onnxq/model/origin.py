@@ -22,6 +22,10 @@ APART = "onnxq.apart"
 #: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
 TURNED = "onnxq.turned"
 
+#: How a weight of ours is called that lies the other way than the tensor of a checkpoint that it is of: a square with
+#: the tensor's own name would be taken for that itself when another checkpoint is put in.
+WEIGHT_TURNED = ".weight.T"
+
 #: Key of the `meta` of a constant that was codes in the file.
 RESTORED = "onnxq.restored"
 

@@ -197,3 +197,24 @@ def test_an_int8_model_takes_no_adapters_and_is_told_so(tmp_path: Path) -> None:
     onnxq.quantize(model, tmp_path / "q.onnx", "w8a8", target="onnxq", data=data, check=False)
     with pytest.raises(BadModel, match=r"that it does not round \(.*\): adapters are for models of"):
         convert_adapter(tmp_path / "q.onnx", tmp_path / "peft", tmp_path / "beside.onnx")
+
+
+@pytest.mark.parametrize("word", ["", "module.", "_orig_mod.", "base_model.model.", "m.", "ema.model."])
+def test_what_only_wraps_a_model_is_no_part_of_names(word: str, tmp_path: Path) -> None:
+    """Whatever the numbers; the file that is written calls its weights as the model does, and takes others again."""
+    model = exported(tmp_path, TEXT, OWN, {node: f"m.{module}" for node, module in MODULES.items()})
+    x, file = normal(3, 32, seed=4), model
+    for seed, prefix in enumerate((word, "")):
+        tensors = [normal(32, 32, seed=30 + 2 * seed + i) for i in range(2)]
+        source = dict(zip((f"{prefix}{module}.weight" for module in MODULES.values()), tensors, strict=True))
+        if word == "ema.model.":
+            with pytest.raises(BadModel, match=r"go nowhere|has nothing for"):
+                import_weights(file, save(tmp_path / f"{seed}.safetensors", source), tmp_path / f"{seed}.onnx")
+            return
+        done = import_weights(file, save(tmp_path / f"{seed}.safetensors", source), tmp_path / f"{seed}.onnx")
+        file = done.output
+        (y,) = Session(file).run({"x": x})
+        np.testing.assert_allclose(y, np.tanh(x @ tensors[0].T) @ tensors[1].T, rtol=1e-4, atol=1e-4)
+        assert not done.match.proposed
+    names = {each.name for each in onnx.load(file).graph.initializer}
+    assert names == {f"m.{module}.weight.T" for module in MODULES.values()}

@@ -21,7 +21,7 @@ from onnxq.errors import BadModel, one_line
 from onnxq.formats.kinds import arguments
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, WEIGHT_TURNED
 from onnxq.model.weights import Weight, weights_of
 from onnxq.plan import Choice, Method
 from onnxq.quality import sqnr
@@ -95,7 +95,7 @@ def put_in(
             the names of those constants.
         renamed: what a name of the model is in the checkpoint.
     """
-    work = _Work(model, how, placed)
+    work = _Work(model, how, placed, renamed)
     weights = list(_weights(model))
     products = [weight for weight in weights if weight.node.op_type != "Gather"]
     by_name = {dotted(layer.name): layer for layer in layers}
@@ -129,8 +129,10 @@ def put_in(
 class _Work:
     """What is done to one model."""
 
-    def __init__(self, model: ir.Model, how: Placing, placed: Collection[str]) -> None:
-        self.placed = placed
+    def __init__(
+        self, model: ir.Model, how: Placing, placed: Collection[str], renamed: Callable[[str], str] = str
+    ) -> None:
+        self.placed, self.renamed = placed, renamed
         self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
         self.names = Names(model)
         self.orders = Orders(self.names)
@@ -168,6 +170,12 @@ class _Work:
                 return
             self.match.surplus.append(layer.name or layer.tensors[0])
         self.used.add(layer.name)
+
+    def _own_name(self, weight: Weight, layer: Layer) -> str:
+        """What the model calls a layer, whose other names begin with the same word: it takes a checkpoint again."""
+        wanted = dotted(layer.name)
+        names = (name for name in names_of(weight) if name != wanted and self.renamed(name) == wanted)
+        return next(names, layer.name or weight.node.name or "")
 
     def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
@@ -214,7 +222,13 @@ class _Work:
                 choice.label,
             )
             if kept not in self.made:
-                self.made[kept] = graph.add_constant(owner, self.names.fresh(f"{layer.name or name}.weight"), tensor)
+                lies_turned = form is None and (weight.role.contraction == 0) != is_turned
+                own = self._own_name(weight, layer) + (WEIGHT_TURNED if lies_turned else ".weight")
+                if weight.value.name == own:
+                    weight.value.name = self.names.fresh(f"{own}_before")
+                else:
+                    own = self.names.fresh(own)
+                self.made[kept] = graph.add_constant(owner, own, tensor)
             node.replace_input_with(weight.role.index, self.made[kept])
         self.choices[name] = choice
         self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator
 
 import onnx_ir as ir
@@ -10,11 +11,14 @@ import onnx_ir as ir
 from onnxq.model import graph, origin
 from onnxq.model.weights import Weight, weights_of
 
+#: What torch's ways to compile and to spread models, PEFT and transformers call the model that they wrap.
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "base_model", "model"}
+
 
 def names_of(weight: Weight) -> list[str]:
     """What a product may be called, its own name first: a value may be another's too, whose numbers are the same."""
     names = (weight.node.name, origin.module_of(weight.node), weight.value.name, weight.value.meta.get(origin.ORIGIN))
-    return [dotted(name.removesuffix(".weight")) for name in names if name]
+    return [dotted(name.removesuffix(origin.WEIGHT_TURNED).removesuffix(".weight")) for name in names if name]
 
 
 def names_in(model: ir.Model) -> set[str]:
@@ -38,18 +42,27 @@ def names_in(model: ir.Model) -> set[str]:
 def renaming(own: Collection[str], theirs: Collection[str]) -> Callable[[str], str]:
     """What a name of the model is in the checkpoint where all names of one of them begin with a word that the other's
     lack: `m.fc` is `fc` in a model that wraps another one, and `fc` is `bert.fc` in one that was taken out of another.
+
+    Of both together only where one of the words tells nothing of the module: `m.fc` is `module.fc`, but never is
+    `text_model.fc` `vision_model.fc`.
     """
     own, theirs = set(own), {name for name in theirs if "." in name}
     if not own.isdisjoint(theirs):
         return functools.partial(_begun, "", "")
-    for longer, shorter, is_model in ((own, theirs, True), (theirs, own, False)):
-        for prefix in _beginnings(longer):
-            if any(name.removeprefix(prefix) in shorter for name in longer):
-                return functools.partial(_begun, *((prefix, "") if is_model else ("", prefix)))
+    words = itertools.product(*(["", *_beginnings(names)] for names in (theirs, own)))
+    for new, old in sorted(words, key=lambda each: "".join(each).count(".")):  # the fewest first
+        if old and new and not (_tells_nothing(old) or _tells_nothing(new)):
+            continue
+        if any(new + name.removeprefix(old) in theirs for name in own):
+            return functools.partial(_begun, old, new)
     first = min(own, default="")
     prefixes = [name.removesuffix(first) for name in theirs if first and name.endswith(f".{first}")]
     prefix = next((prefix for prefix in prefixes if all(prefix + name in theirs for name in own)), "")
     return functools.partial(_begun, "", prefix)
+
+
+def _tells_nothing(prefix: str) -> bool:
+    return _WRAPPERS.issuperset(prefix.split(".")[:-1])
 
 
 def _begun(old: str, new: str, name: str) -> str:
