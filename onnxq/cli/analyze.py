@@ -10,6 +10,7 @@ import click
 from onnxq.algorithms import DATA_FREE
 from onnxq.analysis import ModelAnalysis, analyze_model, report
 from onnxq.cli._console import Bars, console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, sampling_of
 from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.errors import one_line
@@ -34,6 +35,7 @@ def analyze(model: Path, **options: Any) -> None:
 
     With --data the model is run too, with one weight quantized at a time.
     """
+    refuse_folders(model)
     guard = guard_for_html(options)
     with Bars(console(stderr=True)) as bars:
         found = analyze_model(

@@ -15,6 +15,7 @@ from onnxq import targets
 from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
@@ -53,6 +54,7 @@ def convert(model: Path, **options: Any) -> None:
     .gguf of a decoder like Llama runs in llama.cpp. Into .ort goes any model, optimized as onnxruntime does when it
     loads one.
     """
+    refuse_folders(model)
     _require_parts(options["to"], options["shard_size"])
     if options["to"] == ORT:
         _to_ort(model, options)

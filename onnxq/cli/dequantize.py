@@ -9,6 +9,7 @@ import click
 
 from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.conversion.dequantize import TYPES
 from onnxq.conversion.dequantize import dequantize as make_float
@@ -38,6 +39,7 @@ def dequantize(model: Path, **options: Any) -> None:
     DequantizeLinear, DynamicQuantizeLinear with MatMulInteger, onnxruntime's MatMulNBits, MatMulBnb4 and
     GatherBlockQuantized, and the nodes of the onnxq domain. A model in floats is copied to --output as it is.
     """
+    refuse_folders(model)
     guard = guard_of(options)
     try:
         with Bars(console(stderr=True)) as bars:

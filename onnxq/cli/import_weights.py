@@ -15,6 +15,7 @@ from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
 from onnxq.errors import amount, one_line
 from onnxq.job import Environment
@@ -69,6 +70,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
 
     Without MODEL one is made, in which each layer is a product from an input to an output of its own.
     """
+    refuse_folders(*files[:-1])
     if len(files) > 2:
         raise click.UsageError(f"{len(files)} files were given: a MODEL, which may be left out, and a CHECKPOINT")
     *model, checkpoint = files

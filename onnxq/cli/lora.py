@@ -13,6 +13,7 @@ import click
 from onnxq.checking.metrics import WORDS as METRICS
 from onnxq.cli import _written
 from onnxq.cli._console import Bars, console, say
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import (
     ACCURACY_LEVEL_OPTION,
     FORCE_OPTION,
@@ -98,6 +99,7 @@ def train(model: Path, **options: Any) -> None:
     MODEL's matrices stay packed, and are unpacked a few rows at a time. What samples held back say decides which of
     the adapters on the way are kept. `--seed` draws the samples, their order and what adapters begin as.
     """
+    refuse_folders(model)
     from onnxq.training import require_torch
     from onnxq.training.adapters.products import parse_pattern
 
@@ -147,6 +149,7 @@ def base(model: Path, **options: Any) -> None:
     Without an adapter it computes what MODEL does; with `RunOptions.add_active_adapter` of onnxruntime, a run takes
     the matrices of an .onnx_adapter file, of any rank. One base serves any number of adapters.
     """
+    refuse_folders(model)
     from onnxq.training.adapters.use import EVERYWHERE, make_base
 
     patterns = dict.fromkeys(options["lora"], 1) or EVERYWHERE
@@ -168,6 +171,7 @@ def convert(model: Path, adapter: Path, **options: Any) -> None:
     ADAPTER is an .onnx_adapter file, or a folder of PEFT with adapter_config.json and adapter_model.safetensors, whose
     modules are found in MODEL by their names, by the end of their names, or by what they do.
     """
+    refuse_folders(model)
     from onnxq.training.adapters.use import convert_adapter
 
     with Bars(console(stderr=True)) as bars:
@@ -192,6 +196,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
     The result has no more products than MODEL, and what ADAPTER adds nothing to stays as it is. What 4 bits cannot
     tell apart of what ADAPTER adds is lost: beside the weights (`onnxq lora convert … -o NAME.onnx`) nothing is.
     """
+    refuse_folders(model)
     from onnxq.training.adapters.merge import merge_adapter
 
     with Bars(console(stderr=True)) as bars:

@@ -9,6 +9,7 @@ import click
 
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
+from onnxq.cli._folders import refuse_folders
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -160,6 +161,7 @@ TRAINING_OPTIONS = options(
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--report", type=MODEL, help="Write the result as JSON to this file.")
 def train(model: Path, **options: Any) -> None:
+    refuse_folders(model)
     require_torch()
     from onnxq.training.run import train as run  # torch takes seconds
 

@@ -278,6 +278,14 @@ def test_the_command_line(pair: Path, tmp_path: Path) -> None:
     assert code == 0 and "transformers folder, 2 parts" in said and "2 MatMulNBits" in said
     code, said = invoke("plan", pair)
     assert code == 1 and "is a folder; give one of its models: decoder_model.onnx, encoder_model.onnx" in said
+    code, said = invoke("dequantize", pair, "-o", tmp_path / "made")
+    assert code == 1 and "is a folder; give one of its models" in said
+    for words in (["convert", "--to", "onnx"], ["analyze"], ["train"], ["lora", "base"]):
+        code, said = invoke(*words, pair, *([] if words == ["analyze"] else ["-o", tmp_path / "made"]))
+        assert code == 1 and "is a folder; give one of its models: decoder_model.onnx" in said, words
+    for words in (["lora", "convert"], ["lora", "merge"], ["import-weights"]):
+        code, said = invoke(*words, pair, "other", "-o", tmp_path / "made")
+        assert code == 1 and "is a folder; give one of its models: decoder_model.onnx" in said, words
     code, said = invoke("quantize", pair, "--ranges", tmp_path / "x")
     assert code == 1 and "--ranges is for a single model" in said
     code, said = invoke("quantize", pair / "encoder_model.onnx", "--layout", "same")
