@@ -17,6 +17,7 @@ from onnxq.training.adapters.adapter import Adapter
 
 UP, DOWN = "/model/layers.0/up_proj/MatMul", "/model/layers.0/down_proj/Gemm"
 WIDTH, INNER = 64, 96
+UP_WEIGHT = tiny.normal(WIDTH, INNER) * 2
 
 
 def network() -> onnx.ModelProto:
@@ -35,7 +36,7 @@ def network() -> onnx.ModelProto:
                 helper.make_tensor_value_info("h", TensorProto.FLOAT, ["batch", INNER]),
             ],
             [
-                numpy_helper.from_array(tiny.normal(WIDTH, INNER) * 2, "up"),
+                numpy_helper.from_array(UP_WEIGHT, "up"),
                 numpy_helper.from_array(tiny.normal(WIDTH, INNER, seed=1) * 2, "down"),
                 numpy_helper.from_array(tiny.normal(WIDTH, seed=2), "bias"),
             ],

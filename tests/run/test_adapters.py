@@ -106,6 +106,22 @@ def pair(module: str, rank: int = 2, k: int = adapters.WIDTH, n: int = adapters.
     return {f"base_model.model.{module}.lora_A.weight": a, f"base_model.model.{module}.lora_B.weight": b}
 
 
+UP = "base_model.model.model.layers.0.up_proj"
+HEAD = pair("model.layers.0.up_proj")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("word", ["", "nf4", "tq2_0"])
+def test_the_bases_weight_beside_an_adapter_is_no_part_of_it(word: str, dtype: type, tmp_path: Path) -> None:
+    """PEFT stores it of heads, as the base had it, of which codes hold as much as they can."""
+    model = adapters.quantized(tmp_path, word) if word else tiny.save(adapters.network(), tmp_path)
+    products = list(products_of(restored(load_model(model))))
+    plain = read_peft(peft(tmp_path / "a", {}, HEAD), products).adapter.factors[adapters.UP]
+    both = HEAD | {f"{UP}.base_layer.weight": adapters.UP_WEIGHT.T.astype(dtype)}
+    found = read_peft(peft(tmp_path / "b", {}, both), products).adapter.factors
+    assert list(found) == [adapters.UP] and all(map(np.array_equal, found[adapters.UP], plain))
+
+
 @pytest.mark.parametrize(
     ("module", "config", "factor"),
     [
@@ -193,6 +209,13 @@ def test_an_adapter_is_beside_every_product_of_the_weight_that_has_its_name(tmp_
         ({"lora_alpha": 1e300}, pair("model.layers.0.up_proj"), "are infinite or none at all"),
         ({}, {}, "holds no tensors"),
         ({}, pair("up") | {"up.lora_B.default.weight": tiny.normal(4, 4)}, "matrix B of module 'up' twice"),
+        ({}, HEAD | {f"{UP}.base_layer.weight": adapters.UP_WEIGHT.T + np.float32(0.1)}, r"not those of node .*dB\)"),
+        (
+            {},
+            HEAD | {f"{UP}.base_layer.weight": np.zeros((3, 3), np.float32)},
+            r"not those of .* \(3×3 of float32",
+        ),
+        ({}, HEAD | {"a.base_layer.weight": np.zeros((3, 3), np.float32)}, "weights of module 'a', and no low-rank"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -2,6 +2,7 @@
 
     base_model.model.MODULE.lora_A.weight   [rank, K]
     base_model.model.MODULE.lora_B.weight   [N, rank], times alpha / rank (with rsLoRA alpha / √rank)
+    base_model.model.MODULE.base_layer.weight   of heads tied to a table, or that might be: the base's own [N, K]
 
 Modules are the products of a model as `import-weights` matches them: by name, else by the end of their names or by
 what they do. A module that runs several times, as ALBERT's layers do, is several products.
@@ -30,8 +31,9 @@ from onnxq.algorithms.low_rank import Factors
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.matching import structure
 from onnxq.checkpoints.matching.names import dotted, names_of
-from onnxq.checkpoints.matching.put import LIKE_COARSE
+from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE
 from onnxq.checkpoints.tensors import Safetensors
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadData, BadRecipe, first_line, listed
 from onnxq.files import limits, schemas, staging
 from onnxq.output import write
@@ -45,6 +47,9 @@ _PREFIX = "base_model.model."
 #: What torch's exporter adds to the name of a module that runs once more.
 _NUMBER = re.compile(r"_\d+$")
 _KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
+_BASE = re.compile(r"(?:base_model\.model\.)?(.+)\.base_layer\.weight")
+#: dB between floats that differ by no more than being stored as bfloat16 or float16.
+_SAME = 40.0
 #: What makes of A and B something else than a product that is added.
 _OTHERS = (
     "use_dora",
@@ -95,7 +100,7 @@ def read_peft(folder: Path, products: Sequence[Product]) -> Read:
         BadData: it is none, is damaged, of another kind than LoRA, or has modules that the model does not have.
     """
     config = _config(folder)
-    pairs = _pairs(folder)
+    pairs, bases = _pairs(folder)
     found, factors, modules = _matched(folder, pairs, products), dict[str, Factors](), dict[str, tuple[str, str]]()
     for module, (a, b) in pairs.items():
         rank = a.shape[0] if a.ndim == 2 else 0
@@ -109,6 +114,10 @@ def read_peft(folder: Path, products: Sequence[Product]) -> Read:
             if name in factors:
                 raise BadData(f"'{folder / TENSORS}' has two modules for node '{name}', '{module}' is one of them")
             factors[name], modules[name] = both, (module, why)
+    by_name = {product.name: product for product in products}
+    for module, base in bases.items():
+        for name in found[module][0]:
+            _require_base(folder / TENSORS, module, base, by_name[name])
     return Read(Adapter(factors), modules)
 
 
@@ -187,14 +196,17 @@ def _config(folder: Path) -> ConfigFile:
     return config
 
 
-def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
-    """A and B of each module."""
+def _pairs(folder: Path) -> tuple[dict[str, tuple[NDArray, NDArray]], dict[str, NDArray]]:
+    """A and B of each module, and of those of which the base's weight lies beside them, that."""
     path = folder / TENSORS
     if not os.path.lexists(path) and os.path.lexists(folder / "adapter_model.bin"):
         raise BadData(f"'{folder}' holds a pickle, which may run programs when it is read: save it as {TENSORS}")
     limits.require_file(path, BadData)
-    tensors, halves = Safetensors(path), dict[str, dict[str, NDArray]]()
+    tensors, halves, bases = Safetensors(path), dict[str, dict[str, NDArray]](), dict[str, NDArray]()
     for name in tensors:
+        if (base := _BASE.fullmatch(name)) is not None:
+            bases[base[1]] = np.asarray(tensors[name])
+            continue
         found = _KEY.fullmatch(name)
         if found is None:
             raise BadData(f"'{path}' holds '{name}', which is no low-rank matrix beside a product")
@@ -207,8 +219,35 @@ def _pairs(folder: Path) -> dict[str, tuple[NDArray, NDArray]]:
             raise BadData(f"'{path}' has not both matrices of module '{module}' in floating-point numbers")
     if not halves:
         raise BadData(f"'{path}' holds no tensors")
+    alone = next((module for module in bases if module not in halves), None)
+    if alone is not None:
+        raise BadData(f"'{path}' holds the weights of module '{alone}', and no low-rank matrices beside them")
     with np.errstate(over="ignore"):
-        return {module: (both["A"].astype(np.float32), both["B"].astype(np.float32)) for module, both in halves.items()}
+        pairs = {
+            module: (both["A"].astype(np.float32), both["B"].astype(np.float32)) for module, both in halves.items()
+        }
+    return pairs, bases
+
+
+def _require_base(path: Path, module: str, base: NDArray, product: Product) -> None:
+    """
+    Raises:
+        BadData: the weight of a module's base is not that of the product, as far as its codes tell.
+    """
+    sizes, w = (product.n, product.k), product.weight.tensor
+    is_whole = base.dtype.kind in "fV" and base.shape in (sizes, sizes[::-1])
+    near = -math.inf
+    if is_whole:
+        own = matrix(product.weight).T * np.float32(product.alpha)
+        near = sqnr((base if base.shape == sizes else base.T).astype(np.float32), own)
+    bits = w.form[0].bits if isinstance(w, GivenTensor) and w.form is not None else 0
+    least = (LIKE if bits >= 4 else LIKE_COARSE) if product.has_codes else _SAME
+    if not near >= least:
+        why = f"{near:.1f} dB" if is_whole else f"{'×'.join(map(str, base.shape))} of {base.dtype}"
+        raise BadData(
+            f"'{path}' holds the weights of module '{module}' too, which are not those of node '{product.name}' "
+            f"({why}): the adapter is for other weights, which import-weights puts into the float model"
+        )
 
 
 def _matched(

@@ -75,8 +75,12 @@ class Product:
     @property
     def stored_form(self) -> str:
         """The same of the weight in the file, where codes may be of no format."""
-        is_other = not self.is_quantized and self.weight.value.meta.get(RESTORED)
-        return "codes of another kind" if is_other else self.form
+        return "codes of another kind" if self.has_codes and not self.is_quantized else self.form
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether the file holds codes of the weight, be they of a format of ours or not."""
+        return self.is_quantized or bool(self.weight.value.meta.get(RESTORED))
 
     def without_numbers(self) -> Product:
         """The same, which keeps no weight in memory."""
