@@ -11,7 +11,8 @@ Source: huggingface's transformers (`load_sharded_checkpoint`) for the index; Au
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ CONFIGS = ("config.json", "quantize_config.json", "quant_config.json")
 #: What `config.json` calls it: transformers, compressed-tensors once, MLX.
 KEYS = ("quantization_config", "compression_config", "quantization")
 
+#: What says there that the head is the table of words.
+TIED = "tie_word_embeddings"
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint(Mapping[str, Any]):
@@ -40,6 +44,8 @@ class Checkpoint(Mapping[str, Any]):
         config: how it was quantized, as it says itself; empty where it does not.
         metadata: texts by key, of the file itself or of all of several.
         is_gguf: whether tensors may be quantized ones.
+        is_tied: whether the table of words is the head too, if there is none, as `config.json` says.
+        absent: which files of it are not there, as the names of the others tell; empty if all are.
     """
 
     path: Path
@@ -48,6 +54,8 @@ class Checkpoint(Mapping[str, Any]):
     config: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     is_gguf: bool = False
+    is_tied: bool = False
+    absent: str = ""
 
     def __getitem__(self, name: str) -> Any:
         return self.shards[name][name]
@@ -94,9 +102,21 @@ def _of_files(path: Path, files: list[Path]) -> Checkpoint:
             if name in shards:
                 raise BadData(f"'{path}': tensor '{name}' is in '{names[name].name}' and in '{file.name}'")
             shards[name], names[name] = tensors, file
-    config, read = _config(files[0]) if files[0].suffix == ".safetensors" else ({}, ())
-    is_gguf = isinstance(opened[0][1], Gguf)
-    return Checkpoint(path, shards, (*files, *read), config, _metadata(tensors for _, tensors in opened), is_gguf)
+    config, is_tied, read = _config(files[0]) if files[0].suffix == ".safetensors" else ({}, False, ())
+    is_gguf, said = isinstance(opened[0][1], Gguf), _metadata(tensors for _, tensors in opened)
+    return Checkpoint(path, shards, (*files, *read), config, said, is_gguf, is_tied, _absent(files))
+
+
+def _absent(files: Sequence[Path]) -> str:
+    """What names like model-00002-of-00005.safetensors tell of files that are not among them."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for file in files:
+        if part := re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.\w+", file.name):
+            found.setdefault((part[1], part[3]), set()).add(part[2])
+    for (stem, count), parts in found.items():
+        if len(parts) < int(count):
+            return f"of the {int(count)} files of '{stem}' {'one is' if len(parts) == 1 else f'{len(parts)} are'} given"
+    return ""
 
 
 def _metadata(opened: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,15 +152,16 @@ def _of_index(path: Path, index: Path) -> Checkpoint:
             raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which does not hold it")
     if not table:
         raise BadData(f"'{index}' names no tensors")
-    config, read = _config(index)
+    config, is_tied, read = _config(index)
     files = (index, *(index.parent / word for word in opened), *read)
     shards = {name: opened[word] for name, word in table.items()}
-    return Checkpoint(path, shards, files, config, _metadata(opened.values()))
+    return Checkpoint(path, shards, files, config, _metadata(opened.values()), is_tied=is_tied)
 
 
-def _config(beside: Path) -> tuple[Mapping[str, Any], tuple[Path, ...]]:
-    """What the files beside a checkpoint say of its quantization, and which of them were read."""
+def _config(beside: Path) -> tuple[Mapping[str, Any], bool, tuple[Path, ...]]:
+    """What the files beside a checkpoint say of its quantization and of its head, and which of them were read."""
     read: list[Path] = []
+    is_tied = False
     for word in CONFIGS:
         file = beside.parent / word
         if not os.path.lexists(file):
@@ -152,7 +173,8 @@ def _config(beside: Path) -> tuple[Mapping[str, Any], tuple[Path, ...]]:
             raise BadData(f"the configuration '{file}' cannot be read: {error}") from None
         if not isinstance(said, dict):
             raise BadData(f"the configuration '{file}' is {limits.json_word(said)}, not an object")
+        is_tied |= said.get(TIED) is True
         found = next((said[key] for key in KEYS if key in said), None) if word == CONFIGS[0] else said
         if isinstance(found, dict) and found:
-            return found, tuple(read)
-    return {}, tuple(read)
+            return found, is_tied, tuple(read)
+    return {}, is_tied, tuple(read)

@@ -33,13 +33,13 @@ from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model import graph
 from onnxq.model.load import external_tensors, is_quantized, load_model, said_of_floats
+from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import weights_of
 from onnxq.output import write
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
 from onnxq.plan import Choice, Method, Plan
-from onnxq.planning.first_plan import MATMULS
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import NO_RANGES
@@ -142,25 +142,31 @@ def import_weights(
     if (quantized := is_quantized(loaded)) is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
-    renamed = renaming(names_in(loaded), {*tensors, *(f"{layer.name}.weight" for layer in layers)})
+    is_checked = how.match != "unchecked"
+    renamed = renaming(names_in(loaded), _names(tensors, layers), is_bold=not is_checked)
     ties.part(loaded, tensors, renamed)
     own = unmatched.constants(loaded)
     folded = batchnorms.fold(loaded, tensors)
     layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
-    given = _constants(loaded, tensors, layers, {*folded.placed, *folded.withheld}, renamed)
+    apart = {*folded.placed, *folded.withheld}
+    given = _constants(loaded, tensors, layers, apart, renamed, is_checked=is_checked)
     constants = folded.placed + list(given.values())
-    now = unmatched.constants(loaded)
+    now, statistics = unmatched.constants(loaded), unmatched.statistics(loaded)
     refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
-    stayed = unmatched.Unmatched(loaded, own, now)
+    stayed = unmatched.Unmatched(loaded, own, now, statistics)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    found = match.put_in(loaded, tensors, layers, placing, how.match, {*constants, *given}, renamed)
+    is_tied = tensors.is_tied or gguf.is_foreign(tensors)
+    placed = {*constants, *given}
+    found = match.put_in(loaded, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
     told.constants, told.misfits = constants, told.misfits + folded.misfits
     told.unused = [name for name in told.unused if name not in constants]
-    told.lost, told.kept = stayed.beside(tensors, [] if tensors.is_gguf else told.unused)
-    _require_fit(path, checkpoint, told, how.partial)
+    left = stayed.beside(tensors, told.unused)
+    told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
+    _name_shapes(told, own, tensors, renamed)
+    _require_fit(path, checkpoint, told, tensors.absent, how)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
-    plan = _plan(loaded, found, place, _scheme(layers))
+    plan = _plan(loaded, found, place, _scheme(layers), placed)
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True)
     table = {"version": __version__, "target": target, "imported": told.prefixes} | said_of_floats(rewritten)
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
@@ -189,15 +195,27 @@ def _scheme(layers: Sequence[Layer]) -> str:
     return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
 
 
+def _names(tensors: Checkpoint, layers: Sequence[Layer]) -> set[str]:
+    """What constants may be called in the checkpoint, or are in the model that it was converted from."""
+    aliases = {f"{alias}.{part}" for _, alias, part in _aliases(tensors)}
+    return {*tensors, *aliases, *(f"{name}.weight" for layer in layers for name in (layer.name, *layer.aliases))}
+
+
 def _constants(
-    model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], apart: Set[str], renamed: Callable[[str], str]
+    model: ir.Model,
+    tensors: Checkpoint,
+    layers: Sequence[Layer],
+    apart: Set[str],
+    renamed: Callable[[str], str],
+    *,
+    is_checked: bool,
 ) -> dict[str, str]:
     """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`; which ones."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
     apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
     names = {alias for layer in layers for alias in (dotted(layer.name), *map(dotted, layer.aliases))}
-    return plain.replace_constants(model, tensors, aliases, apart, doubtful, names, renamed)
+    return plain.replace_constants(model, tensors, aliases, apart, doubtful, names, renamed, is_checked=is_checked)
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:
@@ -224,16 +242,33 @@ def _opset(layers: Sequence[Layer], target: Target) -> int:
     return max(found)
 
 
-def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool) -> None:
-    problems = match.misfits[:MOST]
+def _name_shapes(
+    match: Match, own: Mapping[str, ir.TensorProtocol], tensors: Checkpoint, renamed: Callable[[str], str]
+) -> None:
+    """Say of parameters that were given nothing where their tensors are of another shape."""
+    for name in list(match.bare):
+        source = name if name in match.unused else renamed(name)
+        if name in own and source in match.unused:
+            here, there = (list(array.shape) for array in (own[name].numpy(), tensors[source]))
+            match.bare.remove(name)
+            match.misfits.append(f"'{source}' is of shape {there}, that of the model of {here}")
+
+
+def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, how: ImportOptions) -> None:
+    problems = [absent] if absent else []
+    problems += match.misfits[:MOST]
     if len(match.misfits) > MOST:
         problems.append(f"{len(match.misfits) - MOST} others do not fit")
     if match.surplus:
         problems.append(f"the model has no product called {listed(match.surplus, MOST)}")
     if match.lost:
-        problems.append(
-            f"{listed(match.lost, MOST)} go nowhere, and {listed(match.kept, MOST)}, of such shapes, get nothing"
+        lost, kept = (
+            f"{listed(match.lost, MOST)} {'goes' if len(match.lost) == 1 else 'go'} nowhere",
+            listed(match.kept, MOST),
         )
+        problems.append(f"{lost}, and {kept}, of such shapes, {'gets' if len(match.kept) == 1 else 'get'} nothing")
+    if match.bare and not {*match.prefixes.values()} <= {*how.add}:
+        problems.append(_getting(match.bare, " of the model"))
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:
@@ -244,12 +279,20 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, partial: bool
         names = ", ".join(match.missing[:MOST]) or "none"
         why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
-    if problems and not partial:
+    if problems and not how.partial:
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 
 
-def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
-    """The products that were found, as the target spells them; all else stays as it is."""
+def _getting(names: Sequence[str], what: str) -> str:
+    return f"{listed(names, MOST)}{what} {'gets' if len(names) == 1 else 'get'} nothing"
+
+
+def _plan(model: ir.Model, found: Matched, target: Target, scheme: str, placed: Set[str]) -> Plan:
+    """The products that were found, as the target spells them; all else stays as it is.
+
+    Args:
+        placed: names of constants that have the checkpoint's numbers.
+    """
     choices = {}
     for node in graph.nodes(model):
         weights = list(weights_of(node))
@@ -257,9 +300,9 @@ def _plan(model: ir.Model, found: Matched, target: Target, scheme: str) -> Plan:
         if name in found.choices:
             choices[name] = found.choices[name]
         elif weights:
-            reason = f"{node.op_type} is never imported"
-            if node.op_type in MATMULS:
-                reason = "not matched" if name in found.match.kept else "not in the checkpoint"
+            reason = "not matched" if name in found.match.kept else "not in the checkpoint"
+            if all({weight.value.name, weight.value.meta.get(ORIGIN)} & placed for weight in weights):
+                reason = "float in the checkpoint"
             choices[name] = Choice(name, node.op_type, Method.KEEP, None, None, elements, reason)
     return Plan(scheme, target.name, choices)
 

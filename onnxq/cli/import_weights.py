@@ -101,8 +101,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
     out.print(_tables.plan_table(done.plan))
     out.print()
     for word, names in (
-        ("not in the checkpoint", [name for name in done.match.missing if name not in done.match.kept]),
-        ("not matched with tensors of their shapes", done.match.kept),
+        ("kept from the model", [*done.match.kept, *done.match.bare]),
         ("not in the model", done.match.surplus),
         ("do not fit", done.match.misfits),
         ("other tensors", done.match.unused),

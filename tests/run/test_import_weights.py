@@ -89,7 +89,7 @@ def test_the_result_is_unpack_then_multiply(tmp_path: Path, model: Path, kind: s
         np.savez(path, **tensors)
     else:
         write_safetensors(path, tensors)
-    done = import_weights(model, path, tmp_path / "q.onnx", target=target)
+    done = import_weights(model, path, tmp_path / "q.onnx", target=target, options=PARTIAL)
     assert done.match.missing == ["head"]
     assert done.match.prefixes == {"n1": "model.up", "p": "model.down", "/model/gate/MatMul": "model.gate"}
     assert not done.match.surplus and not done.match.misfits and not done.match.unused
@@ -113,7 +113,7 @@ def test_bytes_are_kept(tmp_path: Path, model: Path) -> None:
     """Codes and scales of the file are those of the checkpoint: nothing was quantized again."""
     tensors = checkpoint()
     path = write_safetensors(tmp_path / "w.safetensors", tensors)
-    saved = onnx.load(import_weights(model, path, tmp_path / "q.onnx", target="onnxq").output)
+    saved = onnx.load(import_weights(model, path, tmp_path / "q.onnx", target="onnxq", options=PARTIAL).output)
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in saved.graph.initializer}
     node = next(node for node in saved.graph.node if node.name == "p")
     weight, scales = (constants[name] for name in node.input[1:3])
@@ -197,11 +197,11 @@ def test_the_command(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     write_safetensors(tmp_path / "w.safetensors", checkpoint() | {"norm.weight": np.ones(4, np.float32)})
-    result = CliRunner().invoke(main, ["import-weights", "model.onnx", "w.safetensors", "-t", "onnxq"])
+    result = CliRunner().invoke(main, ["import-weights", "model.onnx", "w.safetensors", "-t", "onnxq", "--partial"])
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("model.linear4bit.onnx: 3 products from w.safetensors for onnxq")
     for words in (
-        "not in the checkpoint: head",
+        "kept from the model: head",
         "other tensors: norm.weight",
         "of float",
         "int4 b64",
@@ -209,9 +209,9 @@ def test_the_command(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatc
         "SQNR",
     ):
         assert words in result.stdout
-    again = CliRunner().invoke(main, ["import-weights", "model.onnx", "w.safetensors", "--json", "-f"])
+    again = CliRunner().invoke(main, ["import-weights", "model.onnx", "w.safetensors", "--json", "-f", "--partial"])
     table = json.loads(again.stdout)
-    assert table["prefixes"]["n1"] == "model.up" and table["missing"] == ["head"]
+    assert table["prefixes"]["n1"] == "model.up" and table["missing"] == table["bare"] == ["head"]
 
 
 def test_floats_that_were_imported_are_a_float_model(tmp_path: Path) -> None:
@@ -220,9 +220,12 @@ def test_floats_that_were_imported_are_a_float_model(tmp_path: Path) -> None:
     for seed, name in enumerate(("first", "second")):
         tensors = {key: x + normal(*x.shape, seed=9 + seed) / 8 for key, x in CONSTANTS.items() if key != "last"}
         np.savez(tmp_path / f"{name}.npz", **tensors)
-        made = import_weights(floats if seed else model, tmp_path / f"{name}.npz", tmp_path / f"{name}.onnx").output
+        source = floats if seed else model
+        made = import_weights(source, tmp_path / f"{name}.npz", tmp_path / f"{name}.onnx", options=PARTIAL).output
         assert is_quantized(load_model(made)) is None
     np.savez(tmp_path / "codes.npz", **checkpoint())
-    coded = import_weights(floats, tmp_path / "codes.npz", tmp_path / "codes.onnx", options=UNCHECKED).output
+    coded = import_weights(
+        floats, tmp_path / "codes.npz", tmp_path / "codes.onnx", options=ImportOptions(match="unchecked", partial=True)
+    ).output
     with pytest.raises(BadModel, match="is quantized already"):
         import_weights(coded, tmp_path / "codes.npz", tmp_path / "again.onnx")

@@ -185,7 +185,8 @@ def _leave(done: Folded, kernels: list[_Kernel], norms: list[str], tensors: Mapp
         if beside or any(not kernel.module and kernel.weight.node.op_type != "Gemm" for kernel in of_size):
             lost.append(norm)
     if lost:
+        noun, go, them = ("BatchNorm", "goes", "it") if len(lost) == 1 else ("BatchNorms", "go", "them")
         done.misfits.append(
-            f"the BatchNorms {listed(lost, MOST)} go nowhere: the model has them folded into kernels "
-            "that are not like the checkpoint's; export it with them (torch.onnx.export: dynamo=True, optimize=False)"
+            f"the {noun} {listed(lost, MOST)} {go} nowhere: the model has {them} folded into kernels that are not "
+            f"like the checkpoint's; export it with {them} (torch.onnx.export: dynamo=True, optimize=False)"
         )

@@ -43,6 +43,7 @@ class Match:
         unused: other tensors of the checkpoint.
         lost: those of them that are floats of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
+        bare: other parameters of the model that were given nothing: products by module or node, and constants.
         formats: what the weights are in the model, by node; `float` where they are in floats.
         proposed: how nodes were found whose names are others, by node.
         rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
@@ -58,6 +59,7 @@ class Match:
     unused: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
     formats: dict[str, str] = field(default_factory=dict)
     proposed: dict[str, str] = field(default_factory=dict)
     rounded: dict[str, str] = field(default_factory=dict)
@@ -81,6 +83,8 @@ def put_in(
     way: str = "auto",
     placed: Collection[str] = (),
     renamed: Callable[[str], str] = str,
+    *,
+    is_tied: bool = False,
 ) -> Matched:
     """Give the products and tables of a prepared model the weights and biases of `layers`.
 
@@ -94,6 +98,7 @@ def put_in(
         placed: tensors of floats that constants of their own name and shape have already, whatever way they lie; and
             the names of those constants.
         renamed: what a name of the model is in the checkpoint.
+        is_tied: whether the head is the table of words where it has no layer of its own.
     """
     work = _Work(model, how, placed, renamed)
     weights = list(_weights(model))
@@ -117,6 +122,8 @@ def put_in(
             rest.append(layer)
     rest = _propose(work, rest, free, way) if way != "names" and free else rest
     _join(work, [w for w in free if w.node.name not in work.match.prefixes and not _is_placed(w, placed)])
+    if is_tied and products and products[-1].node.name not in work.match.prefixes:
+        _tie(work, products[-1])
     for layer in rest:
         work.leave(layer)
     match = work.match
@@ -142,8 +149,10 @@ class _Work:
         #: Names of layers whose tensors are accounted for.
         self.used: set[str] = set()
 
-    def put_all(self, layer: Layer, weights: Sequence[Weight], rows: NDArray[np.int64] | None = None) -> None:
-        """Put a layer where it belongs."""
+    def put_all(
+        self, layer: Layer, weights: Sequence[Weight], rows: NDArray[np.int64] | None = None, *, is_other: bool = False
+    ) -> None:
+        """Put a layer where it belongs, or into other weights, too, than its own."""
         self.used.add(layer.name)
         try:
             stored = layer.open()
@@ -152,7 +161,7 @@ class _Work:
             return
         for weight in weights:
             try:
-                self._put(weight, layer, stored, rows)
+                self._put(weight, layer, stored, rows, is_other=is_other)
                 self.done.append((layer, weight, rows))
             except BadModel as error:
                 self.match.misfits.append(str(error))
@@ -177,10 +186,12 @@ class _Work:
         names = (name for name in names_of(weight) if name != wanted and self.renamed(name) == wanted)
         return next(names, layer.name or weight.node.name or "")
 
-    def _put(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
+    def _put(
+        self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None, *, is_other: bool
+    ) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
         n, k = _sizes(weight)
-        is_there, is_turned = stored.is_float and source in self.placed, False
+        is_there, is_turned = stored.is_float and source in self.placed and not is_other, False
         if stored.is_float and not is_there:
             given, stored = stored, _lying_right(weight, stored)
             is_turned = stored is not given
@@ -300,6 +311,20 @@ def _join(work: _Work, free: Sequence[Weight]) -> None:
             work.put_all(layer, [weight], rows)
             if weight.node.name in work.match.prefixes:
                 work.match.proposed[weight.node.name or ""] = one_line(f"by its weight, that of '{other.node.name}'")
+
+
+def _tie(work: _Work, head: Weight) -> None:
+    """Let the last product read the layer of the table of its shape."""
+    tables = {layer.name: (layer, rows) for layer, w, rows in work.done if _is_table_of(w, head)}
+    if len(tables) == 1:
+        ((layer, rows),) = tables.values()
+        work.put_all(layer, [head], rows, is_other=True)
+        if head.node.name in work.match.prefixes:
+            work.match.proposed[head.node.name or ""] = "tied to the table of words"
+
+
+def _is_table_of(weight: Weight, head: Weight) -> bool:
+    return weight.node.op_type == "Gather" and _sizes(weight) == _sizes(head)
 
 
 def _is_placed(weight: Weight, placed: Collection[str]) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -13,6 +13,8 @@ from onnxq.model.weights import Weight, weights_of
 
 #: What torch's ways to compile and to spread models, PEFT and transformers call the model that they wrap.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "base_model", "model"}
+#: Words that may stand before the names of one side alone: `base_model.model.model.`
+MOST_FIRST = 3
 
 
 def names_of(weight: Weight) -> list[str]:
@@ -39,43 +41,59 @@ def names_in(model: ir.Model) -> set[str]:
     return {name for name in found if "." in name and "::" not in name and not name.startswith("/")}
 
 
-def renaming(own: Collection[str], theirs: Collection[str]) -> Callable[[str], str]:
-    """What a name of the model is in the checkpoint where all names of one of them begin with a word that the other's
-    lack: `m.fc` is `fc` in a model that wraps another one, and `fc` is `bert.fc` in one that was taken out of another.
+def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = False) -> Callable[[str], str]:
+    """What a name of the model is in the checkpoint where names differ in their first words: `m.fc` is `fc` in a model
+    that wraps another one, `fc` is `bert.fc` in one that was taken out of another, and `m.fc` may be `module.fc`.
 
-    Of both together only where one of the words tells nothing of the module: `m.fc` is `module.fc`, but never is
-    `text_model.fc` `vision_model.fc`.
+    Which words is told by most names. They have to begin all names of both sides, or one side lacks them, and all names
+    of the model are in the checkpoint then. Where neither side lacks them, one has to tell nothing of the module:
+    `m.fc` is `module.fc`, but never is `text_model.fc` `vision_model.fc`.
+
+    Args:
+        is_bold: half of the model's names are enough.
     """
-    own, theirs = set(own), {name for name in theirs if "." in name}
-    if not own.isdisjoint(theirs):
-        return functools.partial(_begun, "", "")
-    words = itertools.product(*(["", *_beginnings(names)] for names in (theirs, own)))
-    for new, old in sorted(words, key=lambda each: "".join(each).count(".")):  # the fewest first
-        if old and new and not (_tells_nothing(old) or _tells_nothing(new)):
-            continue
-        if any(new + name.removeprefix(old) in theirs for name in own):
-            return functools.partial(_begun, old, new)
-    first = min(own, default="")
-    prefixes = [name.removesuffix(first) for name in theirs if first and name.endswith(f".{first}")]
-    prefix = next((prefix for prefix in prefixes if all(prefix + name in theirs for name in own)), "")
-    return functools.partial(_begun, "", prefix)
+    votes = Counter(_beginnings(own, theirs)).most_common()
+    if not votes or (len(votes) > 1 and votes[0][1] == votes[1][1]):
+        return str
+    old, new = votes[0][0]
+    told = [(pair, count) for pair, count in votes if old.startswith(pair[0]) and new.startswith(pair[1])]
+    count, is_one_sided = sum(count for _, count in told), not old or not new
+    begin_all = all(name.startswith(old) for name in own) and all(name.startswith(new) for name in theirs)
+    is_known = is_one_sided or _tells_nothing(old) or _tells_nothing(new)
+    if not ((begin_all and is_known) or (is_one_sided and count == len(own)) or (is_bold and 2 * count >= len(own))):
+        return str
+    known = frozenset(theirs) | {name.rpartition(".")[0] for name in theirs}
+    return functools.partial(_begun, known, [pair for pair, _ in told])
 
 
 def _tells_nothing(prefix: str) -> bool:
     return _WRAPPERS.issuperset(prefix.split(".")[:-1])
 
 
-def _begun(old: str, new: str, name: str) -> str:
-    return new + name.removeprefix(old)
+def _begun(known: Collection[str], pairs: Sequence[tuple[str, str]], name: str) -> str:
+    """What begins with fewer of the words, as a head beside the body, is called so with fewer of the others."""
+    made = (new + name.removeprefix(old) for old, new in pairs if name.startswith(old))
+    return name if name in known else next((each for each in made if each in known), name)
 
 
-def _beginnings(names: Collection[str]) -> Iterator[str]:
-    """Words with which all names begin, the fewest first."""
-    first, last = (choose((name.split(".")[:-1] for name in names), default=[]) for choose in (min, max))
-    for i in range(1, min(len(first), len(last)) + 1):
-        if first[:i] != last[:i]:
-            return
-        yield ".".join(first[:i]) + "."
+def _beginnings(own: Collection[str], theirs: Collection[str]) -> Iterator[tuple[str, str]]:
+    """First words of a name of each side, all else of which is the same: as few as that takes."""
+    ends: dict[str, list[list[str]]] = {}
+    for name in set(theirs):
+        for first, rest in _parted(name):
+            ends.setdefault(rest, []).append(first)
+    for name in set(own):
+        for first, rest in _parted(name):
+            for other in ends.get(rest, []):
+                if not first or not other or first[-1] != other[-1]:
+                    yield "".join(f"{word}." for word in first), "".join(f"{word}." for word in other)
+
+
+def _parted(name: str) -> Iterator[tuple[list[str], str]]:
+    """(the first words of a name, the rest), which is a module and its part at least."""
+    words = name.split(".")
+    for i in range(min(MOST_FIRST, len(words) - 2) + 1):
+        yield words[:i], ".".join(words[i:])
 
 
 def dotted(name: str) -> str:

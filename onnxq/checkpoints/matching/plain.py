@@ -24,6 +24,8 @@ def replace_constants(
     is_doubtful: Callable[[str], bool],
     layers: Collection[str] = (),
     renamed: Callable[[str], str] = str,
+    *,
+    is_checked: bool = True,
 ) -> dict[str, str]:
     """Give constants of floats the numbers of tensors; which ones, by the constants' names.
 
@@ -38,6 +40,7 @@ def replace_constants(
         is_doubtful: whether a tensor may lie another way than the constant of its name: it has to be like it, too.
         layers: names of what belongs to products, dotted.
         renamed: what a name of the model is in the checkpoint.
+        is_checked: whether numbers have to be alike where names are not the same.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
@@ -50,18 +53,27 @@ def replace_constants(
         if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
     given_to: dict[str, ir.TensorProtocol] = {}
-    same_ends = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
+    others = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
+    known = {alias: name for alias, name in aliases.items() if name.removesuffix(".bias") not in layers}
+    others |= {name: known[each] for name in constants for each in (renamed(name), name) if each in known}
+    if not is_checked:
+        named = {name: name if name in tensors else renamed(name) for name in constants}
+        taken = {*apart, *named.values(), *others.values()}
+        left = [name for name in constants if named[name] not in tensors and name not in others]
+        spare = [name for name in tensors if name not in taken and name.removesuffix(".bias") not in layers]
+        others |= _alone(constants, left, tensors, spare)
     for name, value in constants.items():
         tensor = graph.constant(value)
         own = name if name in tensors else renamed(name)
-        source = own if own in tensors else aliases.get(name, same_ends.get(name, ""))
+        source = own if own in tensors else others.get(name, "")
         if tensor is None or source in apart or source not in tensors:
             continue
         given = tensors[source]
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or given.shape != tensor.shape.numpy():
             continue
         made = _lazy(tensors, source, tensor, name)
-        if (source == own and not is_doubtful(source)) or _is_like(tensor, made):
+        is_trusted = source == own or not is_checked
+        if (is_trusted and not is_doubtful(source)) or _is_like(tensor, made):
             value.const_value = made
             given_to[name] = tensor
             found[name] = source
@@ -79,6 +91,20 @@ def by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, s
                 if words[i].isdigit():
                     ends.setdefault(".".join(words[i:]), ([], []))[side].append(name)
     return {here[0]: there[0] for here, there in ends.values() if len(here) == len(there) == 1}
+
+
+def _alone(
+    constants: Mapping[str, ir.Value], left: Collection[str], tensors: Mapping[str, Any], spare: Collection[str]
+) -> dict[str, str]:
+    """Tensors by the constant, where both are the only vector of their length and of their last word that is left."""
+    found: dict[tuple[int, str], tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((left, spare)):
+        for name in names:
+            array = tensors[name] if side else graph.constant(constants[name])
+            shape = () if array is None else tuple(array.shape if side else array.shape.numpy())
+            if len(shape) == 1 and shape[0] > 1 and "." in name:
+                found.setdefault((shape[0], name.rpartition(".")[2]), ([], []))[side].append(name)
+    return {here[0]: there[0] for here, there in found.values() if len(here) == len(there) == 1}
 
 
 def _is_like(tensor: ir.TensorProtocol, made: ir.TensorProtocol) -> bool:

@@ -1,28 +1,57 @@
-"""Floats of a checkpoint that went nowhere, though weights of their shapes in the model were given nothing."""
+"""What of a checkpoint and of a model is left: floats that went nowhere, and parameters that were given nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.checkpoints.matching.put import LIKE
+from onnxq.checkpoints.checkpoint import Checkpoint
+from onnxq.checkpoints.matching.parameters import WORDS, Kind, kind_of
 from onnxq.checkpoints.stored import real
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN
+from onnxq.model.origin import ORIGIN, module_of
 from onnxq.quality import sqnr
+
+#: What numbers of the model and of the checkpoint have in common if they are the same but for rounding, in dB.
+SAME = 40.0
 
 
 def constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The constants of floats, but for single numbers."""
+    """The constants of floats, but for single numbers that no module has."""
     return {
         name: tensor
         for owner in graph.graphs(model)
         for name, value in owner.initializers.items()
-        if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS and tensor.size > 1
+        if (tensor := graph.constant(value)) is not None
+        and tensor.dtype in graph.FLOATS
+        and (tensor.size > 1 or name.endswith(tuple(f".{word}" for word in WORDS)))
     }
+
+
+def statistics(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """What BatchNorms read, of which preparing a model leaves nothing."""
+    read = (
+        value for node in graph.nodes(model) if graph.is_op(node, "BatchNormalization") for value in node.inputs[1:]
+    )
+    return {v.name or "": tensor for v in read if v is not None and (tensor := graph.constant(v)) is not None}
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of both.
+
+    Attributes:
+        lost: floats of the checkpoint of the shape of something in the model that was given nothing.
+        kept: products by node, and constants, of the model that these may belong to.
+        bare: other parameters of the model that were given nothing.
+    """
+
+    lost: list[str]
+    kept: list[str]
+    bare: list[str]
 
 
 class Unmatched:
@@ -31,34 +60,48 @@ class Unmatched:
     Args:
         before: its constants in the file.
         now: those that it had when it was prepared.
+        folded: those that preparing it has put into others.
     """
 
     def __init__(
-        self, model: ir.Model, before: Mapping[str, ir.TensorProtocol], now: Mapping[str, ir.TensorProtocol]
+        self,
+        model: ir.Model,
+        before: Mapping[str, ir.TensorProtocol],
+        now: Mapping[str, ir.TensorProtocol],
+        folded: Mapping[str, ir.TensorProtocol],
     ) -> None:
         kept = {name for name, tensor in before.items() if now.get(name) is tensor}
         values = [value for owner in graph.graphs(model) for value in owner.initializers.values()]
         self.values = [value for value in values if {value.name, value.meta.get(ORIGIN)} & kept]
+        self._folded = [name for name in folded if name in kept]
 
-    def beside(self, tensors: Mapping[str, Any], unused: Collection[str]) -> tuple[list[str], list[str]]:
-        """(tensors among `unused`, what in the model has their shapes and was given nothing)."""
-        free: dict[tuple[int, ...], list[ir.Value]] = {}
-        for value in self.values:
-            tensor = graph.constant(value)
-            if tensor is not None and tensor.dtype in graph.FLOATS and value.uses():
-                free.setdefault(_sizes(tensor.shape.numpy()), []).append(value)
-        lost, left = [], dict[str, None]()
+    def beside(self, tensors: Checkpoint, unused: Collection[str]) -> Left:
+        """What is left when `unused` went nowhere. Those of GGUF files may be of another shape than the model's."""
+        kinds = {value: kind_of(value) for value in self.values if value.uses()}
+        by_sizes: dict[tuple[int, ...], list[ir.Value]] = {}
+        for value in kinds:
+            if (tensor := graph.constant(value)) is not None:
+                by_sizes.setdefault(_sizes(tensor.shape.numpy()), []).append(value)
+        lost, left, there, strays = [], dict[ir.Value, None](), set[ir.Value](), False
         for name in unused:
             found = tensors[name]
             if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or found.size < 2:
                 continue
             sizes = _sizes(found.shape)
-            fitting = free.get(sizes, [])
-            is_there = len(sizes) == 1 and any(_is_like(value, name, found) for value in fitting)
-            if fitting and not is_there:
+            fitting = by_sizes.get(sizes, [])
+            same = [value for value in fitting if len(sizes) == 1 and _is_same(value, name, found)]
+            there |= {*same}
+            if tensors.is_gguf:
+                continue
+            strays |= not same
+            fitting = [value for value in fitting if kinds[value] is not Kind.FIXED or _is_blank(value)]
+            if fitting and not same:
                 lost.append(name)
-                left |= dict.fromkeys(map(_called, fitting))
-        return lost, list(left)
+                left |= dict.fromkeys(fitting)
+        meant = {Kind.PARAMETER, Kind.PERHAPS} if strays else {Kind.PARAMETER}
+        bare = [value for value, kind in kinds.items() if kind in meant and value not in there and value not in left]
+        words = [*map(_module, bare), *self._folded]
+        return Left(lost, list(dict.fromkeys(map(_called, left))), list(dict.fromkeys(words)))
 
 
 def _sizes(shape: Collection[int]) -> tuple[int, ...]:
@@ -66,15 +109,32 @@ def _sizes(shape: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(size for size in shape if size != 1))
 
 
-def _is_like(value: ir.Value, name: str, found: np.ndarray) -> bool:
-    """Whether nothing is lost, for the model has such numbers: buffers that are computed from the configuration."""
+def _is_same(value: ir.Value, name: str, found: np.ndarray) -> bool:
+    """Whether nothing is lost, for the model has such numbers: buffers that are computed from the configuration.
+
+    They are compared less their means: norms are all near 1, and some converters add that to them.
+    """
     tensor = graph.constant(value)
     assert tensor is not None
-    own = tensor.numpy().astype(np.float32).ravel()
-    return bool(np.ptp(own)) and sqnr(own, real(name, found).astype(np.float32).ravel()) >= LIKE
+    own, given = (x.astype(np.float64).ravel() for x in (tensor.numpy(), real(name, found)))
+    return bool(np.ptp(own)) and sqnr(own - own.mean(), given - given.mean()) >= SAME
+
+
+def _is_blank(value: ir.Value) -> bool:
+    tensor = graph.constant(value)
+    return tensor is not None and not np.ptp(tensor.numpy().astype(np.float32))
 
 
 def _called(value: ir.Value) -> str:
     """A product by its node, anything else by itself."""
     node = next(iter(value.uses())).node
     return (node.name if graph.is_op(node, "MatMul", "Gemm") else value.name) or ""
+
+
+def _module(value: ir.Value) -> str:
+    """A weight by its own name if modules have such, else by the module of the product that reads it."""
+    name, called = value.name or "", _called(value)
+    if name.endswith(tuple(f".{word}" for word in WORDS)) or called == name:
+        return name
+    module = module_of(next(iter(value.uses())).node)
+    return f"{module}.weight" if module else called

@@ -61,6 +61,11 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
             yield Layer(name, "gguf", tensors, functools.partial(_open, checkpoint, file, name, source), aliases(name))
 
 
+def is_foreign(checkpoint: Checkpoint) -> bool:
+    """Whether it is a file as llama.cpp has them, whose head is the table of words where it names none."""
+    return checkpoint.is_gguf and checkpoint.metadata.get("general.architecture") != OWN
+
+
 def products(checkpoint: Checkpoint) -> list[str]:
     """Tensors of a file of our own that are matrices of products, as far as it says so."""
     said = checkpoint.metadata.get(PRODUCTS, [])

@@ -1,0 +1,132 @@
+"""Which constants of a model a checkpoint of all of it has numbers for, and which ones are computed or fixed.
+
+    1. called weight or bias, if no waves
+    2. read by products, kernels, recurrent layers, norms and tables, if they do not look computed
+    3. of another name as modules have them (`cls_token`), if they do not look computed
+    4. of a name that an exporter made up (`val_7`): perhaps, if they do not look computed
+
+What looks computed: two numbers (masks), what rises or falls along an axis (frequencies, places), sums of one wave
+along an axis (rotary tables, DFTs), bands (filters).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
+from onnxq.model.weights import weights_of
+from onnxq.quality import sqnr
+
+WORDS = ("weight", "bias")
+#: Inputs of operators that are parameters, beside what `model/weights.py` knows.
+_READ = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (2,)),
+    **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization"), (1, 2)),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization", "PRelu"), (1,)),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (3,)),
+    "BatchNormalization": (1, 2, 3, 4),
+    "SkipLayerNormalization": (2, 3, 4),
+    "SkipSimplifiedLayerNormalization": (2, 3),
+}
+#: Fewer numbers than these do not tell by themselves whether they are computed: means of pixels, slopes.
+FEW = 8
+#: Numbers along an axis that are looked at.
+LOOKED_AT = 256
+#: Of waves, in dB: what float16 leaves of them. Learned places are waves too, but not to that.
+WAVES = 40.0
+
+
+class Kind(enum.Enum):
+    """What a constant is."""
+
+    PARAMETER = enum.auto()
+    PERHAPS = enum.auto()
+    FIXED = enum.auto()
+
+
+def kind_of(value: ir.Value) -> Kind:
+    """What a constant of floats is, by its names, its readers and its numbers."""
+    tensor = graph.constant(value)
+    assert tensor is not None
+    names = [str(name) for name in (value.name, value.meta.get(ORIGIN)) if name]
+    is_named = any(name.rpartition(".")[2] in WORDS for name in names)
+    w = _some_of(tensor)
+    is_blank = bool(w.size) and not np.ptp(w)
+    if is_named and not _is_of_waves(w):  # as places of Marian are, which it does not save
+        return Kind.PARAMETER
+    is_weight, is_read = _readers(value)
+    if is_blank:
+        return Kind.PARAMETER if is_weight else Kind.FIXED
+    if (w.size < FEW and not is_read) or _is_computed(w):
+        return Kind.FIXED
+    return Kind.PARAMETER if is_read or any(map(_is_of_modules, names)) else Kind.PERHAPS
+
+
+def _some_of(tensor: ir.TensorProtocol) -> NDArray[np.float32]:
+    w = tensor.numpy()
+    return np.asarray(w[(slice(LOOKED_AT),) * w.ndim]).astype(np.float32)
+
+
+def _readers(value: ir.Value) -> tuple[bool, bool]:
+    """(whether it is a weight of what reads it, whether it is that or another parameter).
+
+    A matrix on the left is none: rotary frequencies often are.
+    """
+    is_weight = is_read = False
+    for use in value.uses():
+        is_right = use.idx or not graph.is_op(use.node, "MatMul", "Gemm")
+        is_weight |= bool(is_right) and any(w.role.index == use.idx for w in weights_of(use.node, least=1))
+        is_read |= use.idx in _READ.get(use.node.op_type, ())
+    return is_weight, is_weight or is_read
+
+
+def _is_of_modules(name: str) -> bool:
+    """Whether modules have such names: with dots, or without numbers that tell nodes and values apart."""
+    return not name.startswith("/") and "::" not in name and not re.search(r"(^|_)\d+$", name)
+
+
+def _is_computed(w: NDArray[np.float32]) -> bool:
+    if not np.isfinite(w).all():
+        return True
+    if w.size < FEW:
+        return False
+    is_monotone = any(_is_monotone(w, axis) for axis in range(w.ndim))
+    return np.unique(w).size <= 2 or is_monotone or _is_of_waves(w) or _is_banded(w)
+
+
+def _is_monotone(w: NDArray[np.float32], axis: int) -> bool:
+    steps = np.diff(w, axis=axis)
+    return steps.size >= FEW - 1 and bool((steps >= 0).all() or (steps <= 0).all())
+
+
+def _is_of_waves(w: NDArray[np.float32]) -> bool:
+    return bool(w.size) and bool(np.ptp(w)) and any(_is_wave(w, axis) for axis in range(w.ndim))
+
+
+def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
+    """Whether x[n + 1] + x[n − 1] = 2 cos(ω) · x[n] along the axis, with a frequency for each line of it."""
+    x = np.moveaxis(w, axis, 0).astype(np.float64)
+    if len(x) < FEW:
+        return False
+    both, middle = x[2:] + x[:-2], x[1:-1]
+    energy = (middle**2).sum(0)
+    factor = (both * middle).sum(0) / np.where(energy == 0, 1, energy)
+    return sqnr(both, factor * middle) >= WAVES
+
+
+def _is_banded(w: NDArray[np.float32]) -> bool:
+    """Whether most of it is zero, and each row of it has one piece that is not."""
+    if w.ndim < 2 or 2 * np.count_nonzero(w) > w.size:
+        return False
+    return any(_has_one_piece(lines) for lines in (w, np.swapaxes(w, -1, -2)))
+
+
+def _has_one_piece(w: NDArray[np.float32]) -> bool:
+    edges = np.diff(np.pad(w != 0, [(0, 0)] * (w.ndim - 1) + [(1, 1)]).astype(np.int8), axis=-1)
+    return bool((np.abs(edges).sum(-1) <= 2).all())
