@@ -21,7 +21,7 @@ from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, ties, unmatched
+from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, recurrent, ties, unmatched
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -142,31 +142,11 @@ def import_weights(
     if (quantized := is_quantized(loaded)) is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
-    is_checked = how.match != "unchecked"
-    renamed = renaming(names_in(loaded), _names(tensors, layers), is_bold=not is_checked)
-    ties.part(loaded, tensors, renamed)
-    own = unmatched.constants(loaded)
-    folded = batchnorms.fold(loaded, tensors)
-    layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
-    apart = {*folded.placed, *folded.withheld}
-    given = _constants(loaded, tensors, layers, apart, renamed, is_checked=is_checked)
-    constants = folded.placed + list(given.values())
-    now, statistics = unmatched.constants(loaded), unmatched.statistics(loaded)
-    refusal = prepare(loaded, opset=_opset(layers, place), widen=place.widens_half)
-    stayed = unmatched.Unmatched(loaded, own, now, statistics)
-    placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    is_tied = tensors.is_tied or gguf.is_foreign(tensors)
-    placed = {*constants, *given}
-    found = match.put_in(loaded, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
+    found, given = _put_in(loaded, tensors, layers, place, how)
     told = found.match
-    told.constants, told.misfits = constants, told.misfits + folded.misfits
-    told.unused = [name for name in told.unused if name not in constants]
-    left = stayed.beside(tensors, told.unused)
-    told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
-    _name_shapes(told, own, tensors, renamed)
     _require_fit(path, checkpoint, told, tensors.absent, how)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
-    plan = _plan(loaded, found, place, _scheme(layers), placed)
+    plan = _plan(loaded, found, place, _scheme(layers), given)
     rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True)
     table = {"version": __version__, "target": target, "imported": told.prefixes} | said_of_floats(rewritten)
     rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
@@ -193,6 +173,36 @@ def _layers(tensors: Checkpoint, how: ImportOptions) -> list[Layer]:
 def _scheme(layers: Sequence[Layer]) -> str:
     """What the file is called after: the first scheme that quantizes."""
     return next((layer.scheme for layer in layers if layer.scheme != schemes.FLOATS), schemes.FLOATS)
+
+
+def _put_in(
+    model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], place: Target, how: ImportOptions
+) -> tuple[Matched, set[str]]:
+    """Give the model what fits; that, and which constants of the file have other numbers by their names."""
+    is_checked = how.match != "unchecked"
+    renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
+    ties.part(model, tensors, renamed)
+    own = unmatched.constants(model)
+    folded = batchnorms.fold(model, tensors)
+    layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
+    folded.placed += recurrent.fill(model, tensors, renamed)
+    apart = {*folded.placed, *folded.withheld}
+    given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
+    constants = folded.placed + list(given.values())
+    now, statistics = unmatched.constants(model), unmatched.statistics(model)
+    refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
+    stayed = unmatched.Unmatched(model, own, now, statistics)
+    placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
+    is_tied = tensors.is_tied or gguf.is_foreign(tensors)
+    placed = {*constants, *given}
+    found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
+    told = found.match
+    told.constants, told.misfits = constants, told.misfits + folded.misfits
+    told.unused = [name for name in told.unused if name not in constants]
+    left = stayed.beside(tensors, told.unused)
+    told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
+    _name_shapes(told, own, tensors, renamed)
+    return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 
 
 def _names(tensors: Checkpoint, layers: Sequence[Layer]) -> set[str]:

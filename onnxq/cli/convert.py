@@ -122,10 +122,12 @@ def _export(model: Path, options: dict[str, Any]) -> None:
     if options["as_json"]:
         click.echo(json.dumps([dataclasses.asdict(row) for row in done.rows], indent=1))
         return
-    count = f" in {len(done.files)} files" if len(done.files) > 1 else ""
+    written, count = (output, f" in {len(done.files)} files" if len(done.files) > 1 else "")
+    if count and not output.is_dir():  # the last one names the others, and none is called as was asked for
+        written, count = done.files[-1], f" in {len(done.files) - 1} files beside it"
     tensors, size = amount(len(done.rows), "tensor"), sum(file.stat().st_size for file in done.files)
     out = console()
-    out.print(f"{output}: {tensors}, {size} bytes{count}\n", style="bold")
+    out.print(f"{written}: {tensors}, {size} bytes{count}\n", style="bold")
     out.print(_rows_table(done.rows))
     for sentence in done.said:
         out.print(one_line(f"note: {sentence}"))

@@ -208,5 +208,9 @@ def test_commands(tmp_path: Path) -> None:
     assert runner.invoke(main, [*words, "--force"]).exit_code == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert config["format"] == "pack-quantized" and config["config_groups"]["group_0"]["targets"] == ["table", "w", "v"]
+    words = ["convert", str(model), "--to", "safetensors", "-o", str(tmp_path / "w.safetensors")]
+    done = runner.invoke(main, [*words, "--shard-size", "4kB"])
+    said, count = done.output.replace("\n", ""), len(list(tmp_path.glob("w-*.safetensors")))
+    assert "w.safetensors.index.json: " in said and f" bytes in {count} files beside it" in said, done.output
     done = runner.invoke(main, ["convert", str(model), "--to", "gguf", "--shard-size", "4kB"])
     assert done.exit_code == 1 and ".gguf is a single file" in done.output

@@ -88,7 +88,7 @@ def fold(model: ir.Model, tensors: Mapping[str, Any]) -> Folded:
     for _, i, norm, made in sorted(found, key=lambda each: -each[0]):
         if i in free and norm in left:
             for index, numbers in enumerate(made, 1):
-                _give(kernels[i].weight.node, index, numbers, names)
+                give(kernels[i].weight.node, index, numbers, names)
             done.placed += [name for name in _tensors(kernels[i].module, norm) if name in tensors]
             free.remove(i)
             left.remove(norm)
@@ -153,7 +153,7 @@ def _tries(kernel: _Kernel, norm: str, tensors: Mapping[str, Any]) -> Iterator[t
             yield likeness, made
 
 
-def _give(node: ir.Node, index: int, numbers: NDArray, names: Names) -> None:
+def give(node: ir.Node, index: int, numbers: NDArray, names: Names) -> None:
     """Let a node read other numbers, in the same constant if nobody else reads that."""
     value = node.inputs[index]
     assert value is not None and value.const_value is not None and isinstance(node.graph, ir.Graph)

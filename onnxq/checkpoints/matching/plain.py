@@ -53,15 +53,7 @@ def replace_constants(
         if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
     given_to: dict[str, ir.TensorProtocol] = {}
-    others = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
-    known = {alias: name for alias, name in aliases.items() if name.removesuffix(".bias") not in layers}
-    others |= {name: known[each] for name in constants for each in (renamed(name), name) if each in known}
-    if not is_checked:
-        named = {name: name if name in tensors else renamed(name) for name in constants}
-        taken = {*apart, *named.values(), *others.values()}
-        left = [name for name in constants if named[name] not in tensors and name not in others]
-        spare = [name for name in tensors if name not in taken and name.removesuffix(".bias") not in layers]
-        others |= _alone(constants, left, tensors, spare)
+    others = _others(constants, tensors, aliases, apart, layers, renamed, is_checked=is_checked)
     for name, value in constants.items():
         tensor = graph.constant(value)
         own = name if name in tensors else renamed(name)
@@ -79,6 +71,29 @@ def replace_constants(
             found[name] = source
     ties.follow(constants, given_to, layers)
     return found
+
+
+def _others(
+    constants: Mapping[str, ir.Value],
+    tensors: Mapping[str, Any],
+    aliases: Mapping[str, str],
+    apart: Collection[str],
+    layers: Collection[str],
+    renamed: Callable[[str], str],
+    *,
+    is_checked: bool,
+) -> dict[str, str]:
+    """Tensors of other names by the constants that they may belong to."""
+    others = by_ends(constants, [name for name in tensors if name not in constants and name not in apart])
+    known = {alias: name for alias, name in aliases.items() if name.removesuffix(".bias") not in layers}
+    others |= {name: known[each] for name in constants for each in (renamed(name), name) if each in known}
+    if not is_checked:
+        named = {name: name if name in tensors else renamed(name) for name in constants}
+        taken = {*apart, *named.values(), *others.values()}
+        left = [name for name in constants if named[name] not in tensors and name not in others]
+        spare = [name for name in tensors if name not in taken and name.removesuffix(".bias") not in layers]
+        others |= _alone(constants, left, tensors, spare)
+    return others
 
 
 def by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""import-weights into LSTM, GRU and RNN: gates in another order, two biases after one another, both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+from onnxq.checkpoints.encode_arrays import write_arrays
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.errors import BadModel
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+H, X = 8, 6
+TEXT = """g (float[T,2,6] x) => (float[T,2,4] y) {
+    ["/m/LSTM"] a = LSTM <hidden_size = 8 WAY> (x, "onnx::L_1", "onnx::L_2", "onnx::L_3")
+    b = Transpose <perm = [0, 2, 1, 3]> (a)  c = Reshape (b, shape)
+    ["/m/LSTM_1"] d = LSTM <hidden_size = 8 WAY> (c, "onnx::L_4", "onnx::L_5", "onnx::L_6")
+    e = Transpose <perm = [0, 2, 1, 3]> (d)  f = Reshape (e, shape)
+    ["/fc/MatMul"] y = MatMul(f, "onnx::7")
+}"""
+
+
+def model_of(op: str, ends: list[str], folder: Path) -> Path:
+    gates, d = GATES[op], len(ends)
+    way = ', direction = "bidirectional"' if d == 2 else ""
+    way += ", linear_before_reset = 1" if op == "GRU" else ""
+    own = {"shape": np.array([0, 0, -1]), "onnx::7": normal(d * H, 4)}
+    for i, inputs in enumerate((X, d * H)):
+        own[f"onnx::L_{3 * i + 1}"] = normal(d, gates * H, inputs, seed=i)
+        own[f"onnx::L_{3 * i + 2}"] = normal(d, gates * H, H, seed=2 + i)
+        own[f"onnx::L_{3 * i + 3}"] = normal(d, 2 * gates * H, seed=4 + i)
+    return tiny.save(tiny.model(TEXT.replace("WAY", way).replace("LSTM", op), own), folder)
+
+
+def checkpoint(op: str, ends: list[str]) -> dict[str, NDArray]:
+    gates, found = GATES[op], {"fc.weight": normal(4, len(ends) * H, seed=99)}
+    for i, inputs in enumerate((X, len(ends) * H)):
+        for j, end in enumerate(ends):
+            shapes = {"weight_ih": (inputs,), "weight_hh": (H,), "bias_ih": (), "bias_hh": ()}
+            for k, (part, rest) in enumerate(shapes.items()):
+                found[f"m.{part}_l{i}{end}"] = normal(gates * H, *rest, seed=10 + 8 * i + 4 * j + k) / 4
+    return found
+
+
+def sigmoid(x: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-x))
+
+
+def torchs(op: str, x: NDArray, w: NDArray, r: NDArray, b: NDArray, c: NDArray) -> NDArray:
+    """By the equations in torch's documentation, over time: [T, N, H]."""
+    h, cell, found = np.zeros((x.shape[1], H)), np.zeros((x.shape[1], H)), []
+    for step in x:
+        ours, last = np.split(step @ w.T + b, GATES[op], -1), np.split(h @ r.T + c, GATES[op], -1)
+        if op == "RNN":
+            h = np.tanh(ours[0] + last[0])
+        elif op == "GRU":
+            reset, update = (sigmoid(ours[i] + last[i]) for i in range(2))
+            h = (1 - update) * np.tanh(ours[2] + reset * last[2]) + update * h
+        else:
+            i, f, g, o = (ours[k] + last[k] for k in range(4))
+            cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(cell)
+        found.append(h)
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("ends", [[""], ["", "_reverse"]], ids=["forward", "both"])
+@pytest.mark.parametrize("op", GATES)
+def test_it_computes_what_torch_does(op: str, ends: list[str], tmp_path: Path) -> None:
+    model, tensors = model_of(op, ends, tmp_path), checkpoint(op, ends)
+    path, exact = tmp_path / "w.safetensors", ImportOptions(accuracy_level=0)
+    write_arrays(path, ((name, lambda x=x: x) for name, x in tensors.items()), replace=True)
+    done = import_weights(model, path, tmp_path / "q.onnx", options=exact)
+    assert not done.match.bare and not done.match.unused
+    assert {choice.reason for choice in done.plan} == {"float in the checkpoint"}
+    x = wanted = normal(5, 2, X)
+    for i in range(2):
+        made = []
+        for end in ends:
+            parts = (tensors[f"m.{part}_l{i}{end}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            y = torchs(op, wanted[::-1] if end else wanted, *parts)
+            made.append(y[::-1] if end else y)
+        wanted = np.concatenate(made, -1)
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, wanted @ tensors["fc.weight"].T, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["missing", "shape", "number", "third layer"])
+def test_one_that_does_not_fit_as_a_whole_is_refused(what: str, tmp_path: Path) -> None:
+    model, tensors = model_of("LSTM", [""], tmp_path), checkpoint("LSTM", [""])
+    if what == "missing":
+        del tensors["m.bias_hh_l1"]
+    elif what == "third layer":
+        tensors["m.weight_ih_l2"] = normal(4 * H, H)
+    else:
+        tensors["m.weight_hh_l1"] = np.float32(3) if what == "number" else normal(4 * H, H + 1)
+    tensors = {name: np.asarray(x) for name, x in tensors.items()}
+    np.savez(tmp_path / "w.npz", **tensors)
+    with pytest.raises(BadModel, match=r"onnx::L_1.* nothing"):
+        import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx")
+    assert not (tmp_path / "q.onnx").exists()
