@@ -56,7 +56,7 @@ class ImportOptions:
     """How the tensors of a checkpoint are read, and what computes with them.
 
     Attributes:
-        partial: leave out tensors that fit nowhere, instead of refusing the checkpoint.
+        partial: leave out tensors that fit nowhere, and keep parameters that get nothing, instead of refusing.
         group: inputs that share a scale, where a Linear4bit checkpoint does not say it (`layouts.group_size`).
         accuracy_level: 4 lets kernels round activations to int8, for speed; 0 and 1 leave them as they are.
         add: products that the model does not have: of the value called so in the model, by the layer's name. What comes

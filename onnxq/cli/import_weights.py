@@ -34,7 +34,11 @@ from onnxq.job import Environment
     show_default=True,
     help="Where the model will run.",
 )
-@click.option("--partial", is_flag=True, help="Leave out tensors that fit nowhere, instead of refusing the checkpoint.")
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="Leave out tensors that fit nowhere, and keep what gets nothing, instead of refusing the checkpoint.",
+)
 @click.option(
     "--group-size",
     type=click.IntRange(1),
