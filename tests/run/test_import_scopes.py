@@ -218,3 +218,29 @@ def test_what_only_wraps_a_model_is_no_part_of_names(word: str, tmp_path: Path) 
         assert not done.match.proposed
     names = {each.name for each in onnx.load(file).graph.initializer}
     assert names == {f"m.{module}.weight.T" for module in MODULES.values()}
+
+
+@pytest.mark.parametrize("decoder", ["more", "alike"])
+def test_a_model_that_is_a_part_of_a_checkpoint_gets_that_part(decoder: str, tmp_path: Path) -> None:
+    """An encoder, whose table the checkpoint has once; a decoder has its names too, and more. Of two towers that are
+    alike nothing tells which it is."""
+    text = """g (int64[M] i) => (float[M,32] y) {
+        x = Gather("embed_tokens.weight", i) ["/block.0/up/MatMul"] a = MatMul(x, val_1)
+        b = Tanh(a) ["/block.0/down/MatMul"] c = MatMul(b, val_2) y = Mul(c, "block.0.norm.weight")
+    }"""
+    own = OWN | {"embed_tokens.weight": normal(9, 32, seed=2), "block.0.norm.weight": normal(32, seed=3)}
+    shapes = {"block.0.up.weight": (32, 32), "block.0.down.weight": (32, 32), "block.0.norm.weight": (32,)}
+    parts = {"decoder": shapes | {"block.0.cross.weight": (32, 32)} if decoder == "more" else shapes, "encoder": shapes}
+    names = {f"{part}.{name}": shape for part, found in parts.items() for name, shape in found.items()}
+    new = {name: normal(*shape, seed=50 + seed) for seed, (name, shape) in enumerate(names.items())}
+    new["shared.weight"] = normal(9, 32, seed=40)
+    model, checkpoint = exported(tmp_path, text, own, {}), save(tmp_path / "w.safetensors", new)
+    if decoder == "alike":
+        with pytest.raises(BadModel, match="go nowhere"):
+            import_weights(model, checkpoint, tmp_path / "q.onnx")
+        return
+    done = import_weights(model, checkpoint, tmp_path / "q.onnx")
+    i = np.arange(5)
+    (y,) = Session(done.output).run({"i": i})
+    up, down, norm = (new[f"encoder.{name}"] for name in shapes)
+    np.testing.assert_allclose(y, np.tanh(new["shared.weight"][i] @ up.T) @ down.T * norm, rtol=1e-4, atol=1e-4)

@@ -15,6 +15,8 @@ from onnxq.model.weights import Weight, weights_of
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "base_model", "model"}
 #: Words that may stand before the names of one side alone: `base_model.model.model.`
 MOST_FIRST = 3
+#: What transformers calls the table of a part of a model.
+_TABLE = "embed_tokens"
 
 
 def names_of(weight: Weight) -> list[str]:
@@ -52,18 +54,30 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
     Args:
         is_bold: half of the model's names are enough.
     """
-    votes = Counter(_beginnings(own, theirs)).most_common()
-    if not votes or (len(votes) > 1 and votes[0][1] == votes[1][1]):
+    own, theirs = set(own), {name for name in theirs if "." in name}
+    shared = _shared(theirs)
+    if shared:
+        own = {name for name in own if not _is_table(name)}
+    return functools.partial(_called, shared, _by_beginnings(own, theirs, is_bold=is_bold))
+
+
+def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bool) -> Callable[[str], str]:
+    """By the words that most names are told by; of as many, by those that fewest of the checkpoint's begin with: a
+    decoder has what an encoder has, and more. Of two that are alike in this too nothing tells which it is."""
+    votes = Counter(_beginnings(own, theirs))
+    ranks = {pair: (-n, sum(name.startswith(pair[1]) for name in theirs)) for pair, n in votes.items()}
+    best = sorted(votes, key=lambda pair: (ranks[pair], pair))
+    if not best or (len(best) > 1 and ranks[best[0]] == ranks[best[1]]):
         return str
-    old, new = votes[0][0]
-    told = [(pair, count) for pair, count in votes if old.startswith(pair[0]) and new.startswith(pair[1])]
-    count, is_one_sided = sum(count for _, count in told), not old or not new
+    old, new = best[0]
+    told = [pair for pair in best if old.startswith(pair[0]) and new.startswith(pair[1])]
+    count, is_one_sided = sum(votes[pair] for pair in told), not old or not new
     begin_all = all(name.startswith(old) for name in own) and all(name.startswith(new) for name in theirs)
     is_known = is_one_sided or _tells_nothing(old) or _tells_nothing(new)
     if not ((begin_all and is_known) or (is_one_sided and count == len(own)) or (is_bold and 2 * count >= len(own))):
         return str
     known = frozenset(theirs) | {name.rpartition(".")[0] for name in theirs}
-    return functools.partial(_begun, known, [pair for pair, _ in told])
+    return functools.partial(_begun, known, told)
 
 
 def _tells_nothing(prefix: str) -> bool:
@@ -74,6 +88,23 @@ def _begun(known: Collection[str], pairs: Sequence[tuple[str, str]], name: str) 
     """What begins with fewer of the words, as a head beside the body, is called so with fewer of the others."""
     made = (new + name.removeprefix(old) for old, new in pairs if name.startswith(old))
     return name if name in known else next((each for each in made if each in known), name)
+
+
+def _shared(theirs: Collection[str]) -> str:
+    """What a checkpoint calls the table of an encoder and a decoder that it has once, as transformers has it; "" if it
+    has none."""
+    found = [name for name in theirs if f".{name}".endswith(".shared.weight")]
+    return found[0].removesuffix(".weight") if len(found) == 1 and not any(map(_is_table, theirs)) else ""
+
+
+def _is_table(name: str) -> bool:
+    return f".{name.removesuffix('.weight')}".endswith(f".{_TABLE}")
+
+
+def _called(shared: str, renamed: Callable[[str], str], name: str) -> str:
+    if shared and _is_table(name):
+        return shared + ".weight" * name.endswith(".weight")
+    return renamed(name)
 
 
 def _beginnings(own: Collection[str], theirs: Collection[str]) -> Iterator[tuple[str, str]]:
