@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,17 @@ from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
-from onnxq.checkpoints.matching import batchnorms, forms, make_products, match, plain, recurrent, ties, unmatched
+from onnxq.checkpoints.matching import (
+    batchnorms,
+    forms,
+    joined,
+    make_products,
+    match,
+    plain,
+    recurrent,
+    ties,
+    unmatched,
+)
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -47,6 +58,7 @@ from onnxq.targets import Target
 from onnxq.version import __version__
 
 FORMAT = "int4"
+_FINAL_NORM, _LAYER = "model.norm.weight", re.compile(r"model\.layers\.(\d{1,6})\.")
 #: Names and sentences that an error lists.
 MOST = 8
 
@@ -184,7 +196,7 @@ def _put_in(
     ties.part(model, tensors, renamed)
     own = unmatched.constants(model)
     folded = batchnorms.fold(model, tensors)
-    layers = [layer for layer in layers if folded.withheld.isdisjoint(layer.tensors)]
+    layers = [layer for layer in joined.join(layers, model) if folded.withheld.isdisjoint(layer.tensors)]
     folded.placed += recurrent.fill(model, tensors, renamed)
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
@@ -229,6 +241,9 @@ def _constants(
 
 
 def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:
+    if _FINAL_NORM in tensors:  # as onnxruntime-genai calls it, behind the last layer
+        count = 1 + max((int(found[1]) for name in tensors if (found := _LAYER.match(name))), default=-1)
+        yield _FINAL_NORM.removesuffix(".weight"), f"model.layers.{count}.final_norm_layernorm", "weight"
     architecture = str(tensors.metadata.get("general.architecture", ""))
     if not tensors.is_gguf or architecture.startswith("gemma"):  # whose norms llama.cpp's converter adds 1 to
         return

@@ -95,6 +95,8 @@ class Layer:
     open: Callable[[], Stored]
     #: Other names that its weight may have in a model.
     aliases: tuple[str, ...] = field(default=())
+    #: Whether it is several of the checkpoint's, which the model has nowhere but in one.
+    is_joined: bool = False
 
 
 def key(name: str, part: str) -> str:

@@ -273,7 +273,7 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
         likeness, rows = (None, stored.rows) if way == "unchecked" else _alike(weights[0], stored)
         bits = 16 if stored.format is None else stored.format.bits
         if likeness is not None and likeness < (LIKE if bits >= 4 else LIKE_COARSE):
-            if stored.is_float:
+            if stored.is_float and not layer.is_joined:
                 continue
             done.add(proposal.layer)
             work.used.add(layer.name)

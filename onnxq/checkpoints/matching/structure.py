@@ -25,6 +25,7 @@ ROLES = {
     "k": r"attn_k|k_proj|wk|key|k_lin|to_k",
     "v": r"attn_v|v_proj|wv|value|v_lin|to_v",
     "o": r"attn_output|o_proj|wo|out_proj|out_lin|to_out\.0|attention\.output\.dense|attn\.c_proj|att\w*\.dense",
+    "gate_up": r"gate_up_proj|gate_up",
     "gate": r"ffn_gate|gate_proj|w1",
     "up": r"ffn_up|up_proj|w3|fc1|lin1|intermediate\.dense|mlp\.c_fc|dense_h_to_4h",
     "down": r"ffn_down|down_proj|w2|fc2|lin2|output\.dense|mlp\.c_proj|dense_4h_to_h",

@@ -1,0 +1,69 @@
+"""import-weights where the model multiplies by several layers of the checkpoint at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+from onnxq.checkpoints.encode_arrays import write_arrays
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.errors import BadModel
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+#: As onnxruntime-genai's builder writes a layer, and what stands behind the last one.
+TEXT = """g (float[M,32] x) => (float[M,40] y) {
+    ["/model/layers.0/attn/qkv_proj/MatMul"] a = MatMul(x, "model.layers.0.attn.qkv_proj.MatMul.weight")
+    ["/model/layers.0/attn/qkv_proj/Add"] b = Add(a, "model.layers.0.attn.qkv_proj.Add.bias")  c = Tanh(b)
+    ["/model/layers.0/mlp/gate_up_proj/MatMul"] d = MatMul(c, "model.layers.0.mlp.gate_up_proj.MatMul.weight")
+    e = Tanh(d)  y = Mul(e, "model.layers.1.final_norm_layernorm.weight")
+}"""
+PARTS = {"self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32), "self_attn.v_proj": (16, 32)}
+PARTS |= {"mlp.gate_proj": (20, 64), "mlp.up_proj": (20, 64)}
+
+
+def checkpoint(seed: int, noise: float) -> dict[str, NDArray]:
+    """Weights near those of seed 0, and biases of q and k alone."""
+    shapes = {f"model.layers.0.{name}.weight": shape for name, shape in PARTS.items()}
+    shapes |= {f"model.layers.0.{name}.bias": shape[:1] for name, shape in list(PARTS.items())[:2]}  # type: ignore[misc]
+    shapes |= {"model.norm.weight": (40,)}  # type: ignore[dict-item]
+    rng = np.random.default_rng(seed)
+    own = {name: normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    return {name: (x + noise * rng.standard_normal(x.shape)).astype(np.float32) for name, x in own.items()}
+
+
+def joined(tensors: dict[str, NDArray]) -> list[NDArray]:
+    w = [tensors[f"model.layers.0.{name}.weight"] for name in PARTS]
+    biases = [tensors.get(f"model.layers.0.{name}.bias", np.zeros(16, np.float32)) for name in list(PARTS)[:3]]
+    return [np.concatenate(w[:3]).T, np.concatenate(biases), np.concatenate(w[3:]).T, tensors["model.norm.weight"]]
+
+
+def save(path: Path, tensors: dict[str, NDArray]) -> Path:
+    write_arrays(path, ((name, lambda x=x: x) for name, x in tensors.items()), replace=True)
+    return path
+
+
+@pytest.mark.parametrize("way", ["auto", "unchecked"])
+def test_rows_of_layers_lie_one_after_another(way: str, tmp_path: Path) -> None:
+    names = ["attn.qkv_proj.MatMul.weight", "attn.qkv_proj.Add.bias", "mlp.gate_up_proj.MatMul.weight"]
+    own = joined(checkpoint(1, 0))
+    constants = dict(zip((f"model.layers.0.{name}" for name in names), own, strict=False))
+    constants["model.layers.1.final_norm_layernorm.weight"] = own[3]
+    model = tiny.save(tiny.model(TEXT, constants), tmp_path)
+    new = checkpoint(2, 0.05)
+    if way == "unchecked":
+        new |= {name: x * 7 for name, x in checkpoint(3, 9.0).items() if name != "model.norm.weight"}
+        with pytest.raises(BadModel, match=r"qkv_proj.*, but their weights are not alike"):
+            import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")
+    options = ImportOptions(match=way)
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx", options=options)
+    assert not done.match.unused and not done.match.missing
+    qkv, bias, mlp, norm = joined(new)
+    x = normal(3, 32, seed=9) / 50
+    (y,) = Session(done.output).run({"x": x})
+    np.testing.assert_allclose(y, np.tanh(np.tanh(x @ qkv + bias) @ mlp) * norm, rtol=1e-3, atol=1e-3)
