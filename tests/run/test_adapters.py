@@ -215,6 +215,7 @@ def test_an_adapter_is_beside_every_product_of_the_weight_that_has_its_name(tmp_
             HEAD | {f"{UP}.base_layer.weight": np.zeros((3, 3), np.float32)},
             r"not those of .* \(3×3 of float32",
         ),
+        ({}, HEAD | {f"{UP}.base_layer.weight": np.full((96, 64), 1e300)}, r"not those of node"),
         ({}, HEAD | {"a.base_layer.weight": np.zeros((3, 3), np.float32)}, "weights of module 'a', and no low-rank"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -238,8 +238,9 @@ def _require_base(path: Path, module: str, base: NDArray, product: Product) -> N
     is_whole = base.dtype.kind in "fV" and base.shape in (sizes, sizes[::-1])
     near = -math.inf
     if is_whole:
-        own = matrix(product.weight).T * np.float32(product.alpha)
-        near = sqnr((base if base.shape == sizes else base.T).astype(np.float32), own)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is not the weight
+            own = matrix(product.weight).T * np.float32(product.alpha)
+            near = sqnr((base if base.shape == sizes else base.T).astype(np.float32), own)
     bits = w.form[0].bits if isinstance(w, GivenTensor) and w.form is not None else 0
     least = (LIKE if bits >= 4 else LIKE_COARSE) if product.has_codes else _SAME
     if not near >= least:
