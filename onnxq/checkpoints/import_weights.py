@@ -201,9 +201,9 @@ def _put_in(
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
     constants = folded.placed + list(given.values())
-    now, statistics = unmatched.constants(model), unmatched.statistics(model)
+    now, kernels = unmatched.constants(model), unmatched.kernels(model)
     refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
-    stayed = unmatched.Unmatched(model, own, now, statistics)
+    stayed = unmatched.Unmatched(model, own, now, kernels)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     is_tied = tensors.is_tied or gguf.is_foreign(tensors)
     placed = {*constants, *given}
@@ -292,8 +292,6 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, 
             listed(match.kept, MOST),
         )
         problems.append(f"{lost}, and {kept}, of such shapes, {'gets' if len(match.kept) == 1 else 'get'} nothing")
-    if match.bare and not {*match.prefixes.values()} <= {*how.add}:
-        problems.append(_getting(match.bare, " of the model"))
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:
@@ -304,6 +302,9 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, 
         names = ", ".join(match.missing[:MOST]) or "none"
         why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
+    are_added = bool(how.add) and {*match.prefixes.values()} <= {*how.add}
+    if match.bare and not are_added:
+        problems.append(_getting(match.bare, " of the model"))
     if problems and not how.partial:
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
 

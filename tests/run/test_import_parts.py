@@ -145,3 +145,19 @@ def test_a_norm_whose_name_tells_nothing(tmp_path: Path, model: Path) -> None:
     save(path, plus_one | {"last_norm.weight": OWN["m.norm.weight"] + 1})
     done = import_weights(model, path, tmp_path / "r.onnx")
     assert not done.match.bare and done.match.unused == ["last_norm.weight"]
+
+
+@pytest.mark.parametrize("name", ["c.weight", "c.bias", "b.weight", "b.running_var"])
+def test_what_is_folded_into_a_kernel_is_asked_for(tmp_path: Path, name: str) -> None:
+    text = """g (float[1,3,8,8] x) => (float[1,4,6,6] y) {
+        c = Conv(x, "c.weight", "c.bias")
+        y = BatchNormalization(c, "b.weight", "b.bias", "b.running_mean", "b.running_var")
+    }"""
+    own = {"c.weight": normal(4, 3, 3, 3), "c.bias": normal(4)}
+    own |= {f"b.{part}": 1 + normal(4) ** 2 for part in ("weight", "bias", "running_mean", "running_var")}
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    path = save(tmp_path / "w.safetensors", {other: 2 * x for other, x in own.items()})
+    import_weights(model, path, tmp_path / "q.onnx")
+    save(path, {other: 2 * x for other, x in own.items() if other != name})
+    with pytest.raises(BadModel, match=f"': {name} of the model gets nothing; --partial"):
+        import_weights(model, path, tmp_path / "r.onnx")

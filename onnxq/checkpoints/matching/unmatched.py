@@ -31,12 +31,14 @@ def constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     }
 
 
-def statistics(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """What BatchNorms read, of which preparing a model leaves nothing."""
-    read = (
-        value for node in graph.nodes(model) if graph.is_op(node, "BatchNormalization") for value in node.inputs[1:]
-    )
-    return {v.name or "": tensor for v in read if v is not None and (tensor := graph.constant(v)) is not None}
+def kernels(model: ir.Model) -> list[str]:
+    """Parameters of convolutions and BatchNorms, which names alone tell; preparing a model makes one of both."""
+    found: list[str] = []
+    for node in graph.nodes(model):
+        if graph.is_op(node, "Conv", "ConvTranspose", "BatchNormalization"):
+            read = (value for value in node.inputs[1:] if value is not None and graph.constant(value) is not None)
+            found += [value.name or "" for value in read if kind_of(value) is Kind.PARAMETER]
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Unmatched:
     Args:
         before: its constants in the file.
         now: those that it had when it was prepared.
-        folded: those that preparing it has put into others.
+        kernels: those of its convolutions and BatchNorms in the file.
     """
 
     def __init__(
@@ -68,12 +70,13 @@ class Unmatched:
         model: ir.Model,
         before: Mapping[str, ir.TensorProtocol],
         now: Mapping[str, ir.TensorProtocol],
-        folded: Mapping[str, ir.TensorProtocol],
+        kernels: Collection[str],
     ) -> None:
         kept = {name for name, tensor in before.items() if now.get(name) is tensor}
         values = [value for owner in graph.graphs(model) for value in owner.initializers.values()]
         self.values = [value for value in values if {value.name, value.meta.get(ORIGIN)} & kept]
-        self._folded = [name for name in folded if name in kept]
+        there = {name for value in self.values for name in (value.name, value.meta.get(ORIGIN))}
+        self._folded = [name for name in kernels if name in kept and name not in there]
 
     def beside(self, tensors: Checkpoint, unused: Collection[str]) -> Left:
         """What is left when `unused` went nowhere. Those of GGUF files may be of another shape than the model's."""
