@@ -287,11 +287,8 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, 
     if match.surplus:
         problems.append(f"the model has no product called {listed(match.surplus, MOST)}")
     if match.lost:
-        lost, kept = (
-            f"{listed(match.lost, MOST)} {'goes' if len(match.lost) == 1 else 'go'} nowhere",
-            listed(match.kept, MOST),
-        )
-        problems.append(f"{lost}, and {kept}, of such shapes, {'gets' if len(match.kept) == 1 else 'get'} nothing")
+        lost, go = listed(match.lost, MOST), "goes" if len(match.lost) == 1 else "go"
+        problems.append(f"{lost} {go} nowhere, and {_getting(match.kept, ', of such shapes,')}")
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:

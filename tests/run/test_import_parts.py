@@ -29,7 +29,7 @@ TEXT = """g (int64[M] i) => (float[M,48] y) {
 ROPE = (10000 ** -(np.arange(16) / 16)).astype(np.float32).reshape(16, 1)
 OWN = {
     "m.embed.weight": normal(48, 16),
-    "m.norm.weight": 1 + normal(16, seed=1) / 20,
+    "m.norm.weight": 1 + normal(16, seed=1) / 2000,
     "onnx::1": normal(16, 16, seed=2),
     "m.up.bias": normal(16, seed=3),
     "onnx::2": normal(16, 48, seed=4),

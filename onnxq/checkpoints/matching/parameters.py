@@ -5,8 +5,8 @@
     3. of another name as modules have them (`cls_token`), if they do not look computed
     4. of a name that an exporter made up (`val_7`): perhaps, if they do not look computed
 
-What looks computed: two numbers (masks), what rises or falls along an axis (frequencies, places), sums of one wave
-along an axis (rotary tables, DFTs), bands (filters).
+What looks computed: two numbers (masks), what rises or falls along an axis (frequencies, places), one wave along an
+axis in each line (rotary tables, DFTs), bands (filters).
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     both, middle = x[2:] + x[:-2], x[1:-1]
     energy = (middle**2).sum(0)
     factor = (both * middle).sum(0) / np.where(energy == 0, 1, energy)
-    return sqnr(both, factor * middle) >= WAVES
+    mean = both.mean(0)  # less which norms near 1 are no waves
+    return sqnr(both - mean, factor * middle - mean) >= WAVES
 
 
 def _is_banded(w: NDArray[np.float32]) -> bool:
