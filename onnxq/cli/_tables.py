@@ -171,10 +171,8 @@ def _add_check(table: Table, check: Check) -> None:
     for region in slowest[:MOST_REGIONS]:
         table.add_row(escape(one_line(region.name)), amount(len(region.steps), "step"), escape(one_line(str(region))))
     if others := slowest[MOST_REGIONS:]:
-        together = (
-            f"{sum(region.ms for region in others):.3g} ms{' together' * (len(others) > 1)}; --json has their steps"
-        )
-        table.add_row("", amount(len(others), "other region"), together)
+        took = f"{sum(region.ms for region in others):.3g} ms; --json has their steps"
+        table.add_row("", amount(len(others), "other region"), took)
 
 
 def _speed(check: Check, other: str) -> tuple[str, str]:

@@ -24,9 +24,7 @@ def shown(table: RenderableType, width: int = 200) -> str:
     return console.export_text()
 
 
-@pytest.mark.parametrize(
-    ("count", "rest"), [(3, ""), (4, "1 other region 1 ms;"), (6, "3 other regions 6 ms together;")]
-)
+@pytest.mark.parametrize(("count", "rest"), [(3, ""), (4, "1 other region 1 ms;"), (6, "3 other regions 6 ms;")])
 def test_the_regions_that_take_longest_come_first_and_the_others_have_one_row(count: int, rest: str) -> None:
     regions = [RegionTime(f"region_{n}", "Region", n, (StepTime("conv", "c", n),)) for n in range(1, count + 1)]
     check = Check("1 sample", 30.0, 30.0, 30.0, worst_sample=math.nan, regions=tuple(regions))

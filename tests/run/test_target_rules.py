@@ -285,27 +285,6 @@ def test_rules_of_blocks_find_wrong_lengths_and_plain_scales() -> None:
         assert [finding.rule for finding in findings(tiny.read(model), "tensorrt")] == wrong
 
 
-@pytest.mark.parametrize(
-    ("sizes", "how"), [("n, 4", "--dim_param n --dim_value 1"), ("?, 4", "--input_name x --input_shape 1,…")]
-)
-def test_what_qnn_refuses_until_sizes_are_fixed_is_told_by_the_exit_code(sizes: str, how: str, tmp_path: Path) -> None:
-    """By the one command as by the other, and until they are."""
-    text = f"g (float[{sizes}] x) => (float[{sizes}] y) {{ y = MatMul (x, w) }}"
-    path, output = tiny.save(tiny.model(text, {"w": normal(4, 4)}), tmp_path), tmp_path / "q.onnx"
-    np.savez(tmp_path / "d.npz", x=normal(32, 1, 4))
-    run = lambda *words: CliRunner().invoke(main, [*map(str, words)])  # noqa: E731
-    done = run("quantize", path, "--data", tmp_path / "d.npz", "-t", "qnn", "-s", "w8a8", "-o", output, "--keep-slow")
-    assert done.exit_code == 3 and output.exists(), done.output
-    assert "its runtime refuses it as it is: for qnn: 'x': QNN loads fixed sizes only: fix them by" in done.stderr
-    assert how in done.stderr
-    assert run("check", output, "-t", "qnn").exit_code == 1
-    model = onnx.load(output)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = 1
-    onnx.save(model, output)
-    assert run("check", output, "-t", "qnn").exit_code == 0
-
-
 def test_each_rule_of_qnn_finds_what_breaks_it() -> None:
     given = {"s": S, "zero": ZERO8}
     assert ("fixed_sizes", "x", True) in broken("qnn", "g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }", {})
