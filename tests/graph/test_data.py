@@ -381,7 +381,8 @@ def test_a_missing_package_is_named_with_its_extra(
     for found in [key for key in sys.modules if key.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, found)
     monkeypatch.setitem(sys.modules, module, None)
-    (tmp_path / name).write_bytes(b"x")
+    for each in (name, "tokenizer.json"):
+        (tmp_path / each).write_bytes(b"x")
     inputs = (Input("input_ids", np.dtype(np.int64), (1, 4)),) if name == "d.txt" else IMAGE if name == "d.png" else X
     with pytest.raises(MissingRuntime, match=sentence):
         list(open_data(tmp_path / name, inputs, reading_of(how, tmp_path / "tokenizer.json")))

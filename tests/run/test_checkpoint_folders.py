@@ -202,7 +202,7 @@ def test_commands(tmp_path: Path) -> None:
     model, runner = small(tmp_path), CliRunner()
     words = ["convert", str(model), "--to", "compressed-tensors", "-o", str(tmp_path / "out"), "--shard-size", "4kB"]
     done = runner.invoke(main, words)
-    assert done.exit_code == 0 and "w  64×96  int4  same" in done.output and " files" in done.output, done.output
+    assert done.exit_code == 0 and "64×96  int4    the same" in done.output and " files" in done.output, done.output
     done = runner.invoke(main, words)
     assert done.exit_code == 1 and "exists; give --force" in done.output
     assert runner.invoke(main, [*words, "--force"]).exit_code == 0

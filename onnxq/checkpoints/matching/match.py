@@ -11,7 +11,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure
-from onnxq.checkpoints.matching.bias import put_bias
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
@@ -210,15 +209,13 @@ class _Work:
         if not stored.is_float:
             choice, form, error = put.place(weight, stored, self.how)
         if stored.bias is not None and node.op_type != "Gather" and stored.bias[0] not in self.placed:
-            put_bias(weight, *stored.bias, n, self.names, rows)
+            put.put_bias(weight, *stored.bias, n, self.names, rows)
         if form is None:
-            order = stored.order
             tensor: ir.TensorProtocol = put.floats(weight, lambda: _rows_of(stored.floats(), rows))
         else:
-            order = stored.order
             tensor = put.given(weight, stored, form, rows)
-        if order is not None and form is not None:
-            self.orders.gather(node, order)
+            if stored.order is not None:
+                self.orders.gather(node, stored.order)
         owner = weight.value.graph
         assert isinstance(owner, ir.Graph)
         if not is_there:
