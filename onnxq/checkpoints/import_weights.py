@@ -195,7 +195,7 @@ def _put_in(
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
     ties.part(model, tensors, renamed)
     own = unmatched.constants(model)
-    folded = batchnorms.fold(model, tensors)
+    folded = batchnorms.fold(model, tensors, renamed)
     layers = [layer for layer in joined.join(layers, model) if folded.withheld.isdisjoint(layer.tensors)]
     folded.placed += recurrent.fill(model, tensors, renamed)
     apart = {*folded.placed, *folded.withheld}

@@ -1,4 +1,5 @@
-"""Transposed convolutions that say how large their output is say by which pads instead."""
+"""Transposed convolutions that say how large their output is say by which pads instead; windows without gaps say no
+dilations."""
 
 from __future__ import annotations
 
@@ -14,12 +15,18 @@ class WrittenPads(ir.passes.InPlacePass):
     1. What the output is smaller than all that the windows make is cut off, half before and half behind, an odd one
        behind with `auto_pad` SAME_UPPER, else before.
     2. What it is larger is behind, and holds the bias alone: `output_padding`, which must be less than the stride.
+
+    `dilations` of ones of an AveragePool go: the operator that onnxruntime makes of it between codes has no such word.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = [n for n in graph.nodes(model) if graph.is_op(n, "ConvTranspose") and "output_shape" in n.attributes]
         types = infer_types(model) if found else None
         modified = False
+        for node in graph.nodes(model):
+            if graph.is_op(node, "AveragePool") and {*node.attributes.get_ints("dilations", [])} == {1}:
+                node.attributes.pop("dilations")
+                modified = True
         for node in found:
             x = None if types is None or node.inputs[0] is None else types.of(node.inputs[0]).shape
             modified = _written(node, x or ()) or modified

@@ -70,9 +70,16 @@ def is_fused_in_int8(node: ir.Node) -> bool:
         return False
     if node.op_type == "Split" and not all(map(is_wanted, node.outputs)):
         return False  # not unless every output is quantized, and what nobody reads is not
+    return not is_pool_of_floats(node)
+
+
+def is_pool_of_floats(node: ir.Node) -> bool:
+    """Whether it is an AveragePool that QLinearAveragePool, which it makes of it, is not: that has no dilations, and
+    divides by the full window where the other does not."""
+    if node.domain != "" or node.op_type != "AveragePool":
+        return False
     rounds_up = node.attributes.get("ceil_mode")
-    # QLinearAveragePool divides by the full window where float AveragePool does not.
-    return not (node.op_type == "AveragePool" and rounds_up is not None and rounds_up.as_int())
+    return "dilations" in node.attributes or (rounds_up is not None and bool(rounds_up.as_int()))
 
 
 # --- float8 by QuantizeLinear.

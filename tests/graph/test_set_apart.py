@@ -8,7 +8,9 @@ import pytest
 import tiny
 from tiny import normal
 
+from onnxq.errors import BadModel
 from onnxq.passes.fusing.set_apart import SetApart
+from onnxq.passes.written_pads import WrittenPads
 from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Session
 
@@ -73,3 +75,19 @@ def test_what_moves_codes_into_a_body_is_opened(move: str) -> None:
     assert not signal_that_ends(lambda: Session(model))
     np.testing.assert_array_equal(Session(model).run(feed)[0], wanted)
     assert crashed
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_an_average_pool_with_dilations_is_opened(dilation: int) -> None:
+    pool = f"AveragePool<kernel_shape = [2, 2], dilations = [{dilation}, {dilation}]>"
+    body = f"q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  a = {pool}(d)  b = QuantizeLinear(a, s, z)"
+    model = tiny.read(
+        tiny.model(f"g (float[1, 3, 8, 8] x) => (y) {{ {body}  y = DequantizeLinear(b, s, z) }}", CODES, opset=19)
+    )
+    with pytest.raises(BadModel, match="dilations"):  # or it is needed no more
+        Session(model, library=False)
+    x = {"x": normal(1, 3, 8, 8)}
+    (wanted,) = Session(model, optimize=False, library=False).run(x)
+    assert WrittenPads()(model).modified == (dilation == 1)
+    assert SetApart()(model).modified == (dilation > 1)
+    np.testing.assert_allclose(Session(model, library=False).run(x)[0], wanted, atol=0.051)

@@ -98,6 +98,18 @@ def test_the_checkpoints_batchnorms_are_folded_too(tmp_path: Path, exporter: str
     np.testing.assert_allclose(outputs(done.output), wanted, rtol=1e-3, atol=2e-3)
 
 
+def test_they_are_found_behind_what_wraps_a_model(tmp_path: Path) -> None:
+    own, new, path = (
+        model(tmp_path, "own.onnx", "dynamo", checkpoint()),
+        checkpoint(near=0.05),
+        tmp_path / "w.safetensors",
+    )
+    write_arrays(path, ((f"module.{name}", lambda x=x: x) for name, x in new.items()), replace=True)
+    done = import_weights(own, path, tmp_path / "q.onnx")
+    wanted = outputs(model(tmp_path, "wanted.onnx", "dynamo", new))
+    np.testing.assert_allclose(outputs(done.output), wanted, rtol=1e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("exporter", NAMES)
 def test_kernels_of_other_numbers_stay(tmp_path: Path, exporter: str) -> None:
     """Which BatchNorm is in which kernel only the model's numbers tell."""

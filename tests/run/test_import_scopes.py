@@ -16,6 +16,7 @@ import onnxq
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
+from onnxq.checkpoints.matching.names import renaming
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.restore import Read, restore_all, weights_by_node
@@ -244,3 +245,26 @@ def test_a_model_that_is_a_part_of_a_checkpoint_gets_that_part(decoder: str, tmp
     (y,) = Session(done.output).run({"i": i})
     up, down, norm = (new[f"encoder.{name}"] for name in shapes)
     np.testing.assert_allclose(y, np.tanh(new["shared.weight"][i] @ up.T) @ down.T * norm, rtol=1e-4, atol=1e-4)
+
+
+def test_what_an_exporter_folded_into_a_constant_is_not_given_a_weight(tmp_path: Path) -> None:
+    """As 1 + the weight of a norm is: it has another name than modules have."""
+    text = "g (float[M,32] x) => (float[M,32] y) { [node_mul] a = Mul(x, add_2)  [node_MatMul_1] y = MatMul(a, val_1) }"
+    own = {"add_2": 1 + normal(32, seed=5), "val_1": OWN["val_1"]}
+    model = exported(tmp_path, text, own, {"node_mul": "net.norm", "node_MatMul_1": "net.up"})
+    source = save(tmp_path / "w.npz", {"net.norm.weight": normal(32, seed=6), "net.up.weight": normal(32, 32, seed=7)})
+    with pytest.raises(BadModel, match=r"net\.norm\.weight goes nowhere, and add_2"):
+        import_weights(model, source, tmp_path / "q.onnx")
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "wanted"),
+    [
+        (("net.scale", "net.fc.weight"), ("scale", "fc.weight"), "scale"),
+        (("fc.weight", "up.weight"), ("a.fc.weight", "a.up.weight", "b.fc.weight", "b.up.weight", "b.head.weight"), ""),
+        (("0.q.weight",), ("encoder.0.q.weight", "decoder.0.q.weight", "decoder.0.c.weight"), "encoder.0.q.weight"),
+    ],
+    ids=["beside modules", "of two alike", "an encoder"],
+)
+def test_a_name_is_told_by_what_others_begin_with(own: tuple[str, ...], theirs: tuple[str, ...], wanted: str) -> None:
+    assert renaming(own, theirs)(own[0]) == (wanted or own[0])

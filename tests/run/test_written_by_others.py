@@ -5,6 +5,7 @@ GPTQ's and AWQ's code runs on GPUs only: what it made is in `models/foreign_chec
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable
@@ -233,7 +234,9 @@ def test_what_they_write_comes_in(case: str, tmp_path: Path) -> None:
     for output, y in zip(session.get_outputs(), found, strict=True):
         layer = output.name.removesuffix(".y") if len(weights) > 1 else next(iter(weights))
         near(y.T, wanted[layer], most, f"{case} {layer}")  # one number times 1, and zeros
-    done = import_weights(MODEL, source, tmp_path / "onnxq.onnx", target="onnxq", options=EXACT)
+    done = import_weights(
+        MODEL, source, tmp_path / "onnxq.onnx", target="onnxq", options=dataclasses.replace(EXACT, partial=True)
+    )
     assert set(done.match.prefixes.values()) == set(weights) and not done.match.rounded
     reference = logits(with_weights(wanted, tmp_path))
     assert tiny.sqnr(reference, logits(done.output)) > 100

@@ -6,7 +6,7 @@ Names tell which BatchNorms may belong to a kernel (modules beside its own), the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,18 +65,21 @@ class _Kernel:
         return w * along_outputs(scale, w.shape, groups, node.op_type == "ConvTranspose")
 
 
-def fold(model: ir.Model, tensors: Mapping[str, Any]) -> Folded:
+def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> Folded:
     """Give kernels the numbers of the checkpoint's kernels and BatchNorms together.
+
+    Args:
+        renamed: what a name of the model is in the checkpoint.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
     """
     done = Folded()
-    norms = _norms(model, tensors)
+    norms = _norms(model, tensors, renamed)
     if not norms:
         return done
     names = Names(model)
-    kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors)]
+    kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed)]
     found = [
         (likeness, i, norm, made)
         for i, kernel in enumerate(kernels)
@@ -96,15 +99,19 @@ def fold(model: ir.Model, tensors: Mapping[str, Any]) -> Folded:
     return done
 
 
-def _norms(model: ir.Model, tensors: Mapping[str, Any]) -> list[str]:
+def _norms(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> list[str]:
     """The modules whose statistics are no constants of the model."""
     names = [name for name in names_with(tensors, "running_mean") if key(name, "running_var") in tensors]
     constants = [name for owner in graph.graphs(model) for name in owner.initializers] if names else []
-    known = {*constants, *by_ends(constants, [name for name in tensors if name not in constants]).values()}
+    known = {
+        *constants,
+        *map(renamed, constants),
+        *by_ends(constants, [name for name in tensors if name not in constants]).values(),
+    }
     return [name for name in names if key(name, "running_mean") not in known]
 
 
-def _kernels(node: ir.Node, tensors: Mapping[str, Any]) -> Iterator[_Kernel]:
+def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> Iterator[_Kernel]:
     if not graph.is_op(node, "Conv", "ConvTranspose", "Gemm") or len(node.inputs) < 3:
         return
     if graph.constant(node.inputs[2]) is None:
@@ -115,7 +122,8 @@ def _kernels(node: ir.Node, tensors: Mapping[str, Any]) -> Iterator[_Kernel]:
     for weight in weights_of(node, least=1):
         if weight.role.index != 1:
             continue
-        modules = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
+        own = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
+        modules = [renamed(key(m, "weight")).removesuffix("weight").removesuffix(".") for m in own]
         fitting = (m for m in modules if getattr(tensors.get(key(m, "weight")), "shape", None) == weight.shape)
         yield _Kernel(weight, next(fitting, ""))
 

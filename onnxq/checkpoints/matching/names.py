@@ -54,7 +54,7 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
     Args:
         is_bold: half of the model's names are enough.
     """
-    own, theirs = set(own), {name for name in theirs if "." in name}
+    own, theirs = set(own), set(theirs)
     shared = _shared(theirs)
     if shared:
         own = {name for name in own if not _is_table(name)}
@@ -62,17 +62,22 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
 
 
 def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bool) -> Callable[[str], str]:
-    """By the words that most names are told by; of as many, by those that fewest of the checkpoint's begin with: a
-    decoder has what an encoder has, and more. Of two that are alike in this too nothing tells which it is."""
+    """By the words that most names are told by. Of as many nothing tells which it is, but for an encoder: a decoder has
+    what that has, and more."""
     votes = Counter(_beginnings(own, theirs))
-    ranks = {pair: (-n, sum(name.startswith(pair[1]) for name in theirs)) for pair, n in votes.items()}
-    best = sorted(votes, key=lambda pair: (ranks[pair], pair))
-    if not best or (len(best) > 1 and ranks[best[0]] == ranks[best[1]]):
+    best = sorted(votes, key=lambda pair: (-votes[pair], pair))
+    equal = [pair for pair in best if votes[pair] == votes[best[0]]]
+    sizes = [sum(name.startswith(new) for name in theirs) for _, new in equal]
+    towers = [new.split(".")[-2:-1] for _, new in equal]
+    if towers == [["decoder"], ["encoder"]] and sizes[0] > sizes[1]:
+        best.remove(equal[0])
+    elif len(equal) != 1:
         return str
     old, new = best[0]
     told = [pair for pair in best if old.startswith(pair[0]) and new.startswith(pair[1])]
     count, is_one_sided = sum(votes[pair] for pair in told), not old or not new
-    begin_all = all(name.startswith(old) for name in own) and all(name.startswith(new) for name in theirs)
+    of_modules = [name for name in theirs if "." in name]
+    begin_all = all(name.startswith(old) for name in own) and all(name.startswith(new) for name in of_modules)
     is_known = is_one_sided or _tells_nothing(old) or _tells_nothing(new)
     if not ((begin_all and is_known) or (is_one_sided and count == len(own)) or (is_bold and 2 * count >= len(own))):
         return str

@@ -89,8 +89,11 @@ def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callab
             if value is None or tensor is None or getattr(found, "shape", None) != _shape(tensor):
                 continue
             is_its_own = value.name == name or (renamed(value.name or "") in tensors and readers.get(value) == 1)
-            owner = value.graph
-            if is_its_own or not isinstance(owner, ir.Graph) or (name in owner.initializers and name not in made):
+            # An exporter folded something into a constant that no module has, such as 1 + the weight.
+            is_computed, owner = "." not in (value.name or ""), value.graph
+            if is_its_own or is_computed or not isinstance(owner, ir.Graph):
+                continue
+            if name in owner.initializers and name not in made:
                 continue
             if name not in made:
                 made[name] = graph.add_constant(owner, name, graph.lazily(tensor, lambda w: w))

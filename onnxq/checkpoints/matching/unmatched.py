@@ -120,7 +120,9 @@ def _is_same(value: ir.Value, name: str, found: np.ndarray) -> bool:
     tensor = graph.constant(value)
     assert tensor is not None
     own, given = (x.astype(np.float64).ravel() for x in (tensor.numpy(), real(name, found)))
-    return bool(np.ptp(own)) and sqnr(own - own.mean(), given - given.mean()) >= SAME
+    if not np.ptp(own):
+        return np.array_equal(own, given)
+    return sqnr(own - own.mean(), given - given.mean()) >= SAME
 
 
 def _is_blank(value: ir.Value) -> bool:

@@ -19,7 +19,7 @@ class SetApart(ir.passes.InPlacePass):
 
     1. An AveragePool that rounds sizes up (`ceil_mode`). Between codes onnxruntime makes one of codes of it, which
        divides by whole windows where these stand out behind the image, as far as pads count; and of a Pad in front it
-       makes pads that count (1.31, 1.32).
+       makes pads that count (1.31, 1.32). Of one with dilations it makes one of codes that has none, and refuses it.
     2. What moves codes (`known.CODES_MOVE_PAST`) and is read in a body of If, Loop or Scan. The rule that moves
        DequantizeLinear behind it looks for this reader among the inputs of that node, and the process ends (1.32).
 
@@ -40,7 +40,7 @@ class SetApart(ir.passes.InPlacePass):
 
     def _is_wrong(self, node: ir.Node) -> bool:
         if graph.is_op(node, "AveragePool"):
-            return self.pools and bool(graph.attribute_int(node, "ceil_mode", 0))
+            return self.pools and known.is_pool_of_floats(node)
         moves = graph.is_op(node, *known.CODES_MOVE_PAST)
         return moves and any(use.node.graph is not node.graph for out in node.outputs for use in out.uses())
 

@@ -237,8 +237,10 @@ def _node(writer: _Writer, last: ir.Node) -> ir.Node:
 
 
 def _replace(old: ir.Value, new: ir.Value, rank: int | None) -> None:
-    # A rank, by which onnxruntime knows what the node makes.
-    shape = old.shape if old.shape is not None or rank is None else ir.Shape([None] * rank)
+    # A rank, by which onnxruntime knows what the node makes; but for Attention, which takes unknown sizes for 0.
+    shape = old.shape
+    if shape is None and rank is not None and not any(graph.is_op(use.node, "Attention") for use in old.uses()):
+        shape = ir.Shape([None] * rank)
     graph.replace_value(old, new)
     new.dtype, new.shape = ir.DataType.FLOAT, shape
 
