@@ -35,9 +35,22 @@ def bounded(function: Callable[P, T]) -> Callable[P, T]:
         except (OnnxqError, Warning):  # a warning is raised where the caller asked for that
             raise
         except Exception as error:
+            if _is_of_an_interrupt(error):
+                raise KeyboardInterrupt from error
             raise as_sentence(error) from error
 
     return call
+
+
+def _is_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether a chain of exceptions began with Ctrl-C: libraries in C raise one of their own where it strikes them."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def typed(function: Callable[P, T]) -> Callable[P, T]:

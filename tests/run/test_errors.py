@@ -100,6 +100,23 @@ def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "in model.weights.weights_of at node 'product' (MatMul)" in said
 
 
+def test_an_interrupt_that_a_library_makes_an_error_of_is_one() -> None:
+    """As Python does where a function in C returns something while an exception is set, and onnx_ir of any exception."""
+
+    @bounded
+    def work() -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            except BaseException as error:
+                raise SystemError("returned a result with an exception set") from error
+        except Exception as error:
+            raise ValueError("Error calling it") from error
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+
+
 def test_a_code_is_of_the_place_and_the_kind() -> None:
     def caught(error: Exception) -> str:
         with pytest.raises(OnnxqError) as made:
