@@ -101,7 +101,7 @@ def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_interrupt_that_a_library_makes_an_error_of_is_one() -> None:
-    """As Python does where a function in C returns something while an exception is set, and onnx_ir of any exception."""
+    """As Python does where a function in C returns something while an exception is set, and onnx_ir of all."""
 
     @bounded
     def work() -> None:
