@@ -76,7 +76,7 @@ def convert(model: Path, **options: Any) -> None:
         _written.end(done.check)
         return
     count = len(done.kept)
-    same = f"weights of {count} node{'s' * (count != 1)} the same, bit for bit"
+    same = f"weights of {amount(count, 'node')} the same, bit for bit"
     table = [_tables.plan_table(done.plan), f"\n{same}"] if done.plan.choices else ["int8 islands, spelled otherwise"]
     _written.show(
         done,

@@ -215,7 +215,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
         _written.end(done.check)
         return
     n = len(done.losses)
-    say(f"{done.output}: {n} weight{'s' * (n != 1)} merged, {done.nbytes} bytes")
+    say(f"{done.output}: {amount(n, 'weight')} merged, {done.nbytes} bytes")
     for name, loss in done.losses.items():
         told = "nothing lost" if loss is None else f"{loss.weight:.1f} dB, the adapter {loss.adapter:.1f} dB"
         was, now = done.formats.get(name, ("", ""))
@@ -235,7 +235,7 @@ def _of(ranks: dict[str, int]) -> str:
     """How many products, and of what ranks."""
     different: Sequence[int] = sorted(set(ranks.values()))
     words = f"rank {different[0]}" if len(different) == 1 else f"ranks {different[0]} to {different[-1]}"
-    return f"{len(ranks)} product{'s' * (len(ranks) != 1)}, {words}"
+    return f"{amount(len(ranks), 'product')}, {words}"
 
 
 def _print(done: Written, options: dict[str, Any], line: str) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.checking.models import Check
-from onnxq.errors import listed, one_line
+from onnxq.errors import amount, listed, one_line
 from onnxq.folders.compare import FolderCheck
 from onnxq.folders.contents import Folder
 from onnxq.folders.result import FolderResult, PartResult
@@ -38,7 +38,7 @@ def folder_table(result: FolderResult) -> Group:
     lines = []
     if result.shared:
         lines.append(
-            f"shared   {_count(result.shared, 'weight')} of several parts, each with one format in all of them"
+            f"shared   {amount(result.shared, 'weight')} of several parts, each with one format in all of them"
         )
     if result.copied:
         lines.append(f"copied   {_listed(result.copied)}")
@@ -92,7 +92,7 @@ def contents_table(folder: Folder) -> Group:
     for part in folder.parts:
         size = sum((folder.path / file).stat().st_size for file in (part.file, *part.data))
         table.add_row(part.name, part.file.as_posix(), _bytes(size), part.quantized or "no")
-    lines = [f"{folder.path}: {folder.kind} folder, {_count(len(folder.parts), 'part')}"]
+    lines = [f"{folder.path}: {folder.kind} folder, {amount(len(folder.parts), 'part')}"]
     rest = [f"others: {_listed(folder.others)}"] if folder.others else []
     rest += [f"not for the result: {file.as_posix()} ({why})" for file, why in folder.left_out.items()]
     return Group(
@@ -131,10 +131,6 @@ def _figures(check: Check | None) -> tuple[str, str]:
 
 def _notes(part: PartResult) -> tuple[str, ...]:
     return () if part.result is None else part.result.further_notes
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}{'s' * (n != 1)}"
 
 
 def _listed(files: Sequence[Path]) -> str:

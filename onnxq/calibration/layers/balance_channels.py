@@ -18,6 +18,7 @@ from onnxq.calibration.gather_evidence import needed
 from onnxq.calibration.layers.channel_trial import ChannelTrial
 from onnxq.calibration.look_at_inputs import runner
 from onnxq.calibration.memory import in_groups
+from onnxq.errors import amount
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.model import graph
@@ -51,7 +52,7 @@ class Balanced:
     error: float = 1.0
 
     def __str__(self) -> str:
-        words = ", ".join(f"{word} at {count} place{'s' * (count != 1)}" for word, count in self.ways.items())
+        words = ", ".join(f"{word} at {amount(count, 'place')}" for word, count in self.ways.items())
         return f"channels were scaled between layers: {words}, where {self.error:.0%} of the error was left"
 
 
