@@ -171,6 +171,7 @@ def _found(request: Request, points: int, progress_file: Path | None, *, latency
         job, ranges, trials = calibrated(request, job)
         plans = candidates_of(request, job, ranges)
         job = with_evidence(request, job, kept, ranges, plans)
+        job.tell_gaps()
         bench = bench_of(request, job, ranges, trials)
         space = open_space(job, bench, plans, ranges, progress_file=progress_file, fast=latency)
         folder = kept.enter_context(scratch())

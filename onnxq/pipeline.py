@@ -48,7 +48,7 @@ from onnxq.samples.source import DataSource
 from onnxq.samples.trials import Trials
 from onnxq.searching.budget import Budget
 from onnxq.searching.meter import remove
-from onnxq.summaries.ranges import Ranges
+from onnxq.summaries.ranges import NO_RANGES, Ranges
 from onnxq.version import __version__
 
 
@@ -173,6 +173,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
         job, ranges, trials = calibrated(request, job)  # 4
         plans = candidates_of(request, job, ranges)
         job = with_evidence(request, job, kept, ranges, plans)
+        if ranges is not NO_RANGES or job.evidence:  # else the check tells
+            job.tell_gaps()
         drafts = _drafts(request, job, ranges, trials, plans)
         plan, proof = drafts.first(), None  # 5: tune
         job, destination = drafts.job, destination_of(request, job, plan)

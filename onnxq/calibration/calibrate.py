@@ -142,6 +142,7 @@ def observe(
         observer = open_observer(model, first, means.threads, names)
         state = replace(state, problems=state.problems | dict.fromkeys(observer.hidden, HIDDEN))
         _watch(observer, samples, state, saved, progress)
+        data.require_numbers()
         state = State(state.finished | observer.read(), problems=state.problems)
         saved.save(state)
     found = {name: state.finished[name] for name in names}

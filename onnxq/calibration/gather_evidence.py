@@ -104,6 +104,8 @@ def evidence_of(
         (folder := scratch / "float_layers").mkdir()
         others = {name: inputs[name] for name in followed}
         return {**found, **of_float_layers(job, others, effort, folder, None)}
+    assert job.data is not None
+    job.data.require_numbers()
     return {**found, **walk.found}
 
 

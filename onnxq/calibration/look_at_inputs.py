@@ -99,6 +99,8 @@ class Looking:
             here = {name: inputs[name] for name in turn.names}
             for name, each in self._seen(here, turn, saved, is_last=turn is looks[-1]).items():
                 each.add_to(file, self.index.inputs.index(name), is_part=self.index.shard is not None)
+        assert job.data is not None
+        job.data.require_numbers()
         add_index(file, self.index)
 
     def _groups(self, names: Iterable[str], inputs: Mapping[str, LayerInput]) -> list[list[str]]:

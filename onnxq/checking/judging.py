@@ -27,7 +27,8 @@ def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Tr
     words = amount(len(feeds), f"{'held-back' if rest is not samples else 'calibration'} sample")
     given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
     others = make_up_missing(model, session, given.feeds)
-    return given.joined(others.samples, [*([] if rest is samples else _doubts(feeds, seen)), *others.notes])
+    doubts = [] if rest is samples or job.data.gaps.is_all else _doubts(feeds, seen)
+    return given.joined(others.samples, [*doubts, *others.notes])
 
 
 def _doubts(held_back: Sequence[Feed], seen: Sequence[Feed]) -> list[str]:

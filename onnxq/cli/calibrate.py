@@ -96,6 +96,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
             seen = observe(job, names, calibration_samples(job), effort, partial, shard)
             found = ranges_of(job, seen) if shard is None else seen.ranges(_of_shard(job.recipe.calibration))
             seen = remembering(job, seen, found) if shard is None else seen
+            job.tell_gaps()
     if not names:
         raise NothingToDo(f"'{model}': {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, guard)
@@ -111,6 +112,7 @@ def _gather(model: Path, options: dict[str, Any], guard: Guard) -> None:
         environment = Environment(progress=bars, guard=guard)
         job = open_job(model, recipe, options["target"], sampling_of(options), environment)
         index = of_all_layers(job, effort_of(options), options["evidence"], options["shard"])
+        job.tell_gaps()
     say(f"{options['evidence']}: what data say of the inputs of {amount(len(index.inputs), 'layer')}")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.quality import Quality
+from onnxq.quality.gaps import gaps_of
 
 
 def blank_notes(
@@ -31,9 +31,9 @@ def blank_notes(
 
 
 def _why(samples: Sequence[Mapping[str, NDArray]]) -> str:
-    numbers = [(name, x.astype(np.float64)) for sample in samples for name, x in sample.items() if x.dtype.kind in "fV"]
-    for what, holds in (("NaN", np.isnan), ("infinity", np.isinf)):
-        names = list(dict.fromkeys(name for name, x in numbers if holds(x).any()))
+    found = [gaps_of(sample) for sample in samples]
+    for what in ("NaN", "infinity"):
+        names = list(dict.fromkeys(name for gaps in found for name, kinds in gaps.items() if what in kinds))
         if names:
             where = f"input{'s' * (len(names) > 1)} {_shown(names)}"
             return f"the samples hold {what} at {where}: give samples without it"

@@ -40,7 +40,7 @@ def without(data: Data, name: str) -> Data:
     def reads() -> Iterator[Read]:
         return (functools.partial(_without, read, name) for read in data.reads())
 
-    return Data(data.source, reads, data.fingerprint)
+    return Data(data.source, reads, data.fingerprint, gaps=data.gaps)
 
 
 def _without(read: Read, name: str) -> Feed:

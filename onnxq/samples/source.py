@@ -9,7 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits
+from onnxq.quality.gaps import Gaps
 from onnxq.runtime.own_functions import failing, import_function, require_call, shown
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
-from onnxq.samples.fit import Read, fit
+from onnxq.samples.fit import Label, Read, fit
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.reading import How, Reading, reading_of
 from onnxq.samples.texts.companions import Companions
@@ -41,6 +42,7 @@ class Data:
         reads: opens the samples anew; each is read (an image decoded …) only when its function is called.
         fingerprint: of the files they come from, where there are files; without, the samples themselves are hashed.
         part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
+        gaps: what was met of them that is not finite; of a part, in the whole.
     """
 
     source: str
@@ -48,6 +50,7 @@ class Data:
     fingerprint: Callable[[], str] | None = None
     part_of: Data | None = None
     part_count: int = 0
+    gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Feed]:
         return (read() for read in self.reads())
@@ -77,6 +80,17 @@ class Data:
         """A hash of every name, shape, type and byte, in order, or of the files; of a part, the hash of the whole."""
         return self._seen[1] if self.part_of is None else self.part_of.hash()
 
+    def require_numbers(self) -> None:
+        """
+        Raises:
+            BadData: no sample holds a finite number: all that were read, and all others then.
+        """
+        for _ in self if self.gaps.is_all else ():
+            if not self.gaps.is_all:
+                return
+        if self.gaps.is_all:
+            raise BadData(f"{self.source}: no sample holds a finite number: {self.gaps}; give samples that do")
+
     def split(self, held_back: int) -> tuple[Data, Data]:
         """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""
         if self.count < 2 or held_back < 1:
@@ -103,7 +117,7 @@ class Data:
                     f"{source} gave {given} samples, and {count} the time before: it must always give the same"
                 )
 
-        return Data(source, reads, None, self, count)
+        return Data(source, reads, None, self, count, self.gaps)
 
     def limited(self, limit: int | None, seed: int | None = None) -> Data:
         """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
@@ -124,8 +138,9 @@ class Data:
     def _limited(self, reads: Callable[[], Iterator[Read]], what: str) -> Data:
         whole = self.fingerprint
         if whole is None:
-            return Data(self.source, reads)
-        return Data(self.source, reads, lambda: hashlib.sha256(f"{whole()} {what}".encode()).hexdigest())
+            return Data(self.source, reads, gaps=self.gaps)
+        digest = lambda: hashlib.sha256(f"{whole()} {what}".encode()).hexdigest()  # noqa: E731
+        return Data(self.source, reads, digest, gaps=self.gaps)
 
 
 def inputs_of(model: ir.Model) -> tuple[Input, ...]:
@@ -272,18 +287,22 @@ def _checked(
 ) -> Data:
     """The samples, each checked against the inputs and with float types converted."""
 
+    gaps = Gaps()
+
     def checked() -> Iterator[Read]:
         number = -1
         for number, read in enumerate(reads()):
-            yield functools.partial(_read_checked, read, inputs, f"{source}, sample {number}")
+            yield functools.partial(_read_checked, read, inputs, source, number, gaps)
         if number < 0:
             raise BadData(f"{source} holds no samples")
 
-    return Data(source, checked, fingerprint)
+    return Data(source, checked, fingerprint, gaps=gaps)
 
 
-def _read_checked(read: Read, inputs: tuple[Input, ...], where: str) -> Feed:
-    return fit(read(), inputs, where)
+def _read_checked(read: Read, inputs: tuple[Input, ...], source: str, number: int, gaps: Gaps) -> Feed:
+    sample = fit(read(), inputs, f"{source}, sample {number}")
+    gaps.look(number, {i.name: sample[i.name] for i in inputs if not isinstance(i, Label)})
+    return sample
 
 
 def add_to_hash(digest: hashlib._Hash, sample: Feed) -> None:
