@@ -107,6 +107,11 @@ class Check:
         """Time of the quantized model over that of the float one; below 1 is faster. 1 where it was not measured."""
         return self.quantized_ms / self.float_ms if self.float_ms else 1.0
 
+    @property
+    def further_notes(self) -> tuple[str, ...]:
+        """Those that are not `undone`, of which a warning tells."""
+        return tuple(note for note in self.notes if note not in self.undone)
+
     def is_slower(self, bound: float) -> bool:
         """Whether the quantized model clearly takes more than `bound` times as long."""
         return is_below(self.latency_ratio, self.latency_spread, bound) is False and self.float_ms > 0

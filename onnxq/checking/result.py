@@ -54,7 +54,7 @@ class Result:
             why = self.why_unknown or "its outputs could not be compared"
             return f"{self.output} was written, but nobody knows how good it is: {why}"
         if self.check.undone:
-            return f"{self.output} was written, but its runtime refuses it as it is: {self.check.undone[0]}"
+            return f"{self.output} was written, but its runtime refuses it as it is: {'; '.join(self.check.undone)}"
         if floor_given and not self.check.whole:
             return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
         return ""
@@ -67,7 +67,11 @@ class Result:
     @property
     def further_notes(self) -> tuple[str, ...]:
         """Those of the check that `unverified` does not say."""
-        return () if self.check is None else tuple(note for note in self.check.notes if note != self.why_unknown)
+        if self.check is None:
+            return ()
+        if not self.why_unknown:
+            return self.check.further_notes
+        return tuple(note for note in self.check.notes if note != self.why_unknown)
 
     def to_json(self) -> str:
         """Everything, for machines."""

@@ -83,7 +83,7 @@ def result_table(result: Result) -> Group:
 
 def import_table(before: int, after: int, check: Check | None) -> Group:
     """Size, error and speed of a model with imported weights."""
-    return _outcome((before, after), "", check, () if check is None else check.notes)
+    return _outcome((before, after), "", check, () if check is None else check.further_notes)
 
 
 def conversion_table(before: int, after: int, check: Check | None) -> Group:
@@ -98,7 +98,7 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
         table.add_row(
             *(Text(word, style="bold red") for word in ("not compared", "", "nobody knows whether it agrees"))
         )
-    return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.notes)))
+    return Group(table, *(Text(one_line(f"note: {note}")) for note in (() if check is None else check.further_notes)))
 
 
 def check_table(check: Check) -> Group:

@@ -224,7 +224,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
         say(one_line(f"{name}  unchanged, the adapter adds nothing"))
     if done.check is not None and done.check.is_known:
         say(f"error    {done.check.sqnr:.1f} dB SQNR to the adapter beside the weights, on {done.check.inputs}")
-    for note in () if done.check is None else done.check.notes:
+    for note in () if done.check is None else done.check.further_notes:
         say(one_line(f"note: {note}"))
     if done.score is not None:
         say(f"{done.score.metric}  {done.score.in_float:.4f} beside, {done.score.quantized:.4f} merged")

@@ -5,7 +5,7 @@ blocks (`lpbqmatmul_fusion.cc`, `lpbqgemm_fusion.cc`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -53,16 +53,27 @@ CHANNELS = {"Conv": 0, "ConvTranspose": 1}
 
 def fixed_sizes(view: View) -> Found:
     """Inputs have fixed sizes."""
-    for value in view.model.graph.inputs:
-        if graph.constant(value) is None and (value.shape is None or not value.shape.is_static()):
-            yield value.name or "", f"QNN loads fixed sizes only: {_how_to_fix(value)}", True
+    inputs = [value for value in view.model.graph.inputs if graph.constant(value) is None]
+    free = [value for value in inputs if value.shape is None or not value.shape.is_static()]
+    for value in free:
+        yield value.name or "", f"QNN loads fixed sizes only: {_how_to_fix(free)}", True
 
 
-def _how_to_fix(value: ir.Value) -> str:
-    dims = () if value.shape is None else value.shape.dims
-    named = next((dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value), None)
-    which = f"--input_name {value.name} --input_shape 1,…" if named is None else f"--dim_param {named} --dim_value 1"
-    return f"fix them by 'python -m onnxruntime.tools.make_dynamic_shape_fixed {which} MODEL FIXED'"
+def _how_to_fix(values: Sequence[ir.Value]) -> str:
+    """A sentence for all of them: the tool fixes one name, or one input, at a time."""
+    names, whole = dict[str, None](), list[str]()
+    for value in values:
+        dims = [None] if value.shape is None else [dim.value for dim in value.shape if isinstance(dim, ir.SymbolicDim)]
+        names |= dict.fromkeys(dim for dim in dims if dim)
+        if not all(dims):
+            whole.append(value.name or "")
+    left = [*(f"size '{name}'" for name in names), *(f"all sizes of '{name}'" for name in whole)]
+    which = f"--dim_param {next(iter(names))} --dim_value 1" if names else f"--input_name {whole[0]} --input_shape 1,…"
+    tool = f"'python -m onnxruntime.tools.make_dynamic_shape_fixed {which} MODEL FIXED'"
+    if len(left) == 1:
+        return f"fix {left[0]} by {tool}"
+    others = " (--input_name … --input_shape … for all of an input's)" if names and whole else ""
+    return f"fix {', '.join(left[:-1])} and {left[-1]}, one after the other, by {tool} and so on{others}"
 
 
 def operators_it_has(view: View) -> Found:
