@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import click
 
 from onnxq.cli._examples import EXAMPLES
 from onnxq.errors import Exit, NothingToDo
+from onnxq.files import mirror
 
 #: Of the group, and of each command: one that is asked on its own is to know the same words.
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -111,13 +113,16 @@ class Sectioned(click.Command):
     """A command whose options are shown in sections, where there are many."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Where nothing is to be done, that is a failure for whoever named a file that is to be written."""
+        """Where nothing is to be done, that is a failure for whoever named a file that is to be written, and a table
+        for a program that reads one."""
         try:
             return super().invoke(ctx)
         except NothingToDo as nothing:
             if any(ctx.params.get(name) is not None for name in ("output", "evidence")):
                 nothing.exit_code = Exit.CANNOT
-            raise
+            if nothing.exit_code or not ctx.params.get("as_json"):
+                raise
+            click.echo(json.dumps({"output": None, "nothing_to_do": mirror.as_given(str(nothing))}, indent=1))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown = [(param.name, row) for param in self.get_params(ctx) if (row := param.get_help_record(ctx)) is not None]

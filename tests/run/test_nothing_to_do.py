@@ -53,6 +53,17 @@ def test_the_model_is_copied_to_the_output(tmp_path: Path) -> None:
     assert json.loads(run("quantize", path, "-o", output, "-f", "--json").stdout)["copied"]
 
 
+@pytest.mark.parametrize("words", ["quantize", "plan", "analyze", "dequantize", "doctor --fix"])
+def test_a_program_that_reads_json_gets_some(words: str, tmp_path: Path) -> None:
+    result = run(*words.split(), empty(tmp_path), "--json")
+    assert not result.exit_code, result.output
+    assert isinstance(json.loads(result.stdout), dict | list), result.stdout
+    if words == "quantize":
+        assert json.loads(result.stdout)["output"] is None
+        assert "holds no floating-point weights" in json.loads(result.stdout)["nothing_to_do"]
+        assert run("quantize", empty(tmp_path), "--json", "--strict").exit_code == 1
+
+
 def test_its_data_go_with_it(tmp_path: Path) -> None:
     path = kept(tmp_path / "in", save_as_external_data=True, location="weights.bin", size_threshold=0)
     (tmp_path / "out").mkdir()
