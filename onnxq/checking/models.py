@@ -127,6 +127,12 @@ class Check:
         numbers_differ = not self.only_decides and (self.sqnr < least or self.sqnr_plain < least_plain)
         return self.is_known and (numbers_differ or not self.decides_alike)
 
+    @property
+    def difference(self) -> str:
+        """By what it `is_another`, in words."""
+        reached = min(self.sqnr, self.sqnr_plain)
+        return f"{reached:.1f} dB" if self.decides_alike else "more decisions flip than near ties explain"
+
     def noting(self, *notes: str) -> Check:
         return dataclasses.replace(self, notes=(*self.notes, *notes))
 
@@ -295,13 +301,17 @@ def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alon
         one = len(random) == 1
         check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
     is_other = not alone.only_decides and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB)
-    if check.bare_ms and (is_other or alone.flips_beyond(on)):
-        alike = f"({alone.sqnr:.1f} dB) than with it ({on.sqnr:.1f} dB)"
-        raise CheckFailed(f"without onnxq's library the saved model computes something else {alike}")
+    here, there = (f"{alone.sqnr:.1f} dB", f"{on.sqnr:.1f} dB") if is_other else alone.flips_beyond(on)
+    if check.bare_ms and here:
+        raise CheckFailed(
+            f"without onnxq's library the saved model computes something else ({here}) than with it ({there})"
+        )
     is_worse = not on.only_decides and on.sqnr < off.sqnr - 6 and on.sqnr < 40
-    if is_worse or on.flips_beyond(off):
-        worse = f"({on.sqnr:.1f} dB) than with it off ({off.sqnr:.1f} dB)"
-        check = check.noting(f"with onnxruntime's optimizer on, the outputs are worse {worse}")
+    here, there = (f"{on.sqnr:.1f} dB", f"{off.sqnr:.1f} dB") if is_worse else on.flips_beyond(off)
+    if here:
+        check = check.noting(
+            f"with onnxruntime's optimizer on, the outputs are worse ({here}) than with it off ({there})"
+        )
     return check
 
 

@@ -87,9 +87,7 @@ def _proof(path: Path, loaded: ir.Model, staged: Path, environment: Environment)
     restore_products(loaded)
     proof = prove(path, loaded, staged, environment)
     if proof is not None and proof.is_another(AGREES_DB):
-        raise CheckFailed(
-            f"the saved file computes something else than '{path}' ({proof.sqnr:.1f} dB): it was not kept"
-        )
+        raise CheckFailed(f"the saved file computes something else than '{path}' ({proof.difference}): it was not kept")
     return proof
 
 

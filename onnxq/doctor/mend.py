@@ -120,9 +120,8 @@ def _checked(path: Path, staged: Path, sampling: Sampling, environment: Environm
         return None
     found = check_models(before, staged, trials, threads=environment.threads)
     if found.is_another(LEAST_DB_FUSED, LEAST_DB):
-        reached = min(found.sqnr, found.sqnr_plain)
         raise CheckFailed(
-            f"mended, the model gives something else ({reached:.1f} dB): leave it, and see what 'doctor' says"
+            f"mended, the model gives something else ({found.difference}): leave it, and see what 'doctor' says"
         )
     return found
 

@@ -206,10 +206,15 @@ class Quality:
         flip than near ties explain."""
         return not self.decides_alike or (not self.only_decides and self.sqnr < least)
 
-    def flips_beyond(self, other: Quality) -> bool:
-        """Whether more decisions flip than in `other`, of the same outputs and samples, and than near ties explain."""
+    def flips_beyond(self, other: Quality) -> tuple[str, str]:
+        """How many decisions flip at an output at which more do than in `other`, of the same outputs and samples, and
+        than near ties explain; and how many there. Empty where there is no such output."""
         before = {(label, name): each.flips for label, name, each in other._said()}
-        return any(each.flips > before.get((label, name), 0.0) + each.near_ties for label, name, each in self._said())
+        for label, name, each in self._said():
+            there = before.get((label, name), 0.0)
+            if each.flips > there + each.near_ties:
+                return f"{each.flips:.0f} of {each.count} decisions of '{name}' flip", f"{there:.0f} flip"
+        return "", ""
 
     def _said(self) -> Iterator[tuple[str, str, Decisions]]:
         """Labels, outputs that say decisions themselves, and what was seen of these."""

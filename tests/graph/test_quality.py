@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from onnxq.checking import models
+from onnxq.errors import CheckFailed
 from onnxq.quality import MAX_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import Classes, scores_beside
@@ -347,7 +349,25 @@ def test_near_ties_are_few(count: int, flips: int, near: bool, beside: bool) -> 
     assert found.is_another(100) is not near and found.decides_alike is near
     assert found.only_decides is not beside
     assert found.agreement is not None and found.agreement < MAX_DB
-    assert not found.flips_beyond(found) and found.flips_beyond(Quality()) is not near
+    assert not any(found.flips_beyond(found)) and any(found.flips_beyond(Quality())) is not near
+
+
+def test_what_differs_is_named_numbers_or_decisions() -> None:
+    """Of a file that gives other indices without the library, not the decibels of outputs that agree."""
+    places, others = np.zeros(1000, np.int64), np.ones(1000, np.int64)
+    noisy = normal(9) + 0.05
+    on = compare_outputs(["y", "at"], [[normal(9), places]], [[noisy, places]])
+    alone = compare_outputs(["y", "at"], [[normal(9), places]], [[noisy, others]])
+    check = models.Check("", on.sqnr, on.contrast, on.sqnr, bare_ms=1.0)
+    flipped = r"\(1000 of 1000 decisions of 'at' flip\) than with it \(0 flip\)"
+    with pytest.raises(CheckFailed, match=f"without onnxq's library the saved model computes something else {flipped}"):
+        models._noted(check, frozenset(), on, on, alone)
+    assert "than with it off (0 flip)" in models._noted(check, frozenset(), alone, on, on).notes[0]
+    broken = compare_outputs(["y", "at"], [[normal(9), places]], [[normal(9, seed=1), others]])
+    with pytest.raises(CheckFailed, match=r"something else \(.* dB\) than with it \(.* dB\)"):
+        models._noted(check, frozenset(), on, on, broken)
+    assert check.difference.endswith("dB")
+    assert "decisions flip" in models.Check("", 50.0, 50.0, 50.0, decides_alike=False).difference
 
 
 def test_files_that_are_to_be_the_same() -> None:
