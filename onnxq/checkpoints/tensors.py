@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from onnxq.boundary import typed
 from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
-from onnxq.runtime.own_files.other_kinds import is_pickled
+from onnxq.runtime.own_files.other_kinds import is_pickled, what_around
 
 #: A header longer than this is no header: the format's own limit.
 LARGEST_HEADER = 100_000_000
@@ -138,7 +138,8 @@ class Safetensors(Mapping[str, NDArray]):
         with limits.open_file(path, BadData) as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
-                raise BadData(f"'{path}' is neither a safetensors nor an npz file, or is cut short")
+                why = what_around(path) or "is neither a safetensors nor an npz file, or is cut short"
+                raise BadData(f"'{path}' {why}")
             try:
                 header = limits.parse_json(file.read(length).decode("utf-8"), strict=True)
                 tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}

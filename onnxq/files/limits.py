@@ -41,6 +41,8 @@ MEMBER_BYTES, INFLATION = 1 << 36, 1100
 _OF_THE_KERNEL = frozenset(
     {"proc", "sysfs", "debugfs", "tracefs", "cgroup", "cgroup2", "configfs", "securityfs", "bpf", "efivarfs", "pstore"}
 )
+#: How a pointer of git-lfs begins, which is shorter than this, by its specification.
+_POINTER, POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -48,7 +50,7 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
     """The length of the regular file at `path`; `what` goes before its name in messages.
 
     Raises:
-        the given kind of error: nothing is there, or a folder, a device, a pipe …
+        the given kind of error: nothing is there, or a folder, a device, a pipe …, or a pointer of git-lfs.
     """
     try:
         found = os.stat(path)
@@ -60,7 +62,25 @@ def require_file(path: str | Path, error: type[OnnxqError] = BadModel, what: str
         raise error(f"{what}'{path}' is not a file")
     if not found.st_size and is_of_the_kernel(found.st_dev):  # whose reader may wait for ever
         raise error(f"{what}'{path}' is not a file: the kernel makes up what is in it")
+    if found.st_size <= POINTER_BYTES and _is_pointer(path):
+        raise error(
+            f"{what}'{path}' is a pointer of git-lfs, which stands for the file and is not the file itself: get it by "
+            "'git lfs pull' in the repository, or download it"
+        )
     return found.st_size
+
+
+def _is_pointer(path: str | Path) -> bool:
+    """Whether the short file at `path` is what Git keeps in the place of a large one."""
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
+
+
+def _at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def is_of_the_kernel(device: int) -> bool:
@@ -95,7 +115,7 @@ def open_file(path: str | Path, error: type[OnnxqError], what: str = "") -> io.B
     """
     require_file(path, error, what)
     try:
-        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC))
+        return open(path, "rb", opener=_at_once)
     except OSError as why:
         raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -56,6 +60,66 @@ def test_a_file_of_another_kind_is_told_from_a_damaged_model(kind: str, name: st
     assert done.exit_code == 1 and done.stderr.count("\n") == 1
     assert "import-weights" in done.stderr or "export the model to ONNX first" in done.stderr
     assert re.search(words, done.stderr), done.stderr
+
+
+PACKED = {
+    "zip": (archive("net/model.onnx", "net/vocab.txt"), "is a zip archive, which holds 'model.onnx': unpack it first"),
+    "zip that is cut short": (archive("a")[:40], "is a zip archive: unpack it first"),
+    "gzip": (
+        gzip.compress(tiny.model("g (float[2] x) => (float[2] y) { y = Relu(x) }").SerializeToString()),
+        "by gzip",
+    ),
+    "xz": (lzma.compress(bytes(99)), "is compressed by xz"),
+    "bzip2": (bz2.compress(bytes(99)), "is compressed by bzip2"),
+    "tar": (b"model.onnx".ljust(257, b"\0") + b"ustar\x0000" + bytes(900), "is a tar archive"),
+    "page": (b"<!DOCTYPE html><html><head><title>Not found</title></head></html>", "is a web page"),
+}
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\n"
+    b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_what_is_to_be_unpacked_first_is_told(kind: str, tmp_path: Path) -> None:
+    content, words = PACKED[kind]
+    model = tiny.save(tiny.model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path, "good.onnx")
+    (tmp_path / "model.onnx").write_bytes(content)
+    (tmp_path / "w.safetensors").write_bytes(content)
+    done = CliRunner().invoke(main, ["inspect", str(tmp_path / "model.onnx")])
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+    if kind != "zip":  # which may be an npz
+        done = CliRunner().invoke(main, ["import-weights", str(model), str(tmp_path / "w.safetensors")])
+        assert done.exit_code == 1 and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "inspect p.onnx",
+        "quantize good.onnx --data p.npz",
+        "quantize good.onnx --data p.jsonl --tokenizer .",
+        "quantize good.onnx --data p.npy",
+        "quantize good.onnx --recipe p.toml",
+        "import-weights good.onnx p.safetensors",
+        "import-weights good.onnx p.gguf",
+        "quantize beside.onnx",
+        "quantize good.onnx --data texts.jsonl --tokenizer tokenizer.json",
+    ],
+)
+def test_a_pointer_of_git_lfs_is_told(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of a model, of data beside it, of samples, of a tokenizer, of a checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    text = "g (int64[N, 4] input_ids) => (float[N, 4, 8] y) { y = Gather(w, input_ids) }"
+    made = tiny.model(text, {"w": tiny.normal(64, 8)})
+    tiny.save(made, tmp_path, "good.onnx")
+    onnx.save(made, "beside.onnx", save_as_external_data=True, location="p.data", size_threshold=0)
+    Path("texts.jsonl").write_text('{"text": "a"}\n')
+    for name in ("onnx", "npz", "npy", "jsonl", "toml", "safetensors", "gguf", "data"):
+        Path(f"p.{name}").write_bytes(POINTER)
+    Path("tokenizer.json").write_bytes(POINTER)
+    done = CliRunner().invoke(main, words.split())
+    assert done.exit_code == 1 and "is a pointer of git-lfs" in done.stderr, done.output
 
 
 @pytest.mark.parametrize(("name", "whose"), [("saved.pb", "TensorFlow"), ("net.mlmodel", "Core ML")])
