@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import click
 from rich.console import RenderableType
 
 from onnxq.checking.models import Check
 from onnxq.cli import _tables
-from onnxq.cli._console import console, say
+from onnxq.cli._console import Bars, console, say
+from onnxq.cli._options import guard_of
 from onnxq.errors import Exit, NothingToDo, one_line
-from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.output.copy_model import copy_model
+
+T = TypeVar("T")
 
 
 class Written(Protocol):
@@ -53,20 +56,26 @@ def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str
         out.print(one_line(f"note: {note}"))
 
 
-def copy_instead(model: Path, nothing: NothingToDo, options: dict[str, Any], guard: Guard) -> None:
-    """As of `quantize`: whoever named an output gets a copy of a model for which there is nothing to do.
+def made_or_copied(model: Path, options: dict[str, Any], make: Callable[[Environment], T]) -> T | None:
+    """What `make` does of `model`; None where there is nothing to do, and whoever named an output got a copy there, as
+    of `quantize`.
 
     Raises:
         NothingToDo: no output was named.
     """
-    output = options["output"]
-    if output is None:
-        raise nothing
-    copy_model(model, output, guard, options.get("shard_size"))
-    if options["as_json"]:
-        click.echo(json.dumps({"output": str(output), "copied": str(nothing)}, indent=1))
-    else:
-        say(f"{nothing}; {output} is a copy of it")
+    guard, shard_size, output = guard_of(options), options.get("shard_size"), options["output"]
+    try:
+        with Bars(console(stderr=True)) as bars:
+            return make(Environment(options["threads"], bars, guard, shard_size))
+    except NothingToDo as nothing:
+        if output is None:
+            raise
+        copy_model(model, output, guard, shard_size)
+        if options["as_json"]:
+            click.echo(json.dumps({"output": str(output), "copied": str(nothing)}, indent=1))
+        else:
+            say(f"{nothing}; {output} is a copy of it")
+        return None
 
 
 def end(check: Check | None) -> None:

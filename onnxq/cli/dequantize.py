@@ -8,13 +8,10 @@ from typing import Any
 import click
 
 from onnxq.cli import _written
-from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
 from onnxq.conversion.dequantize import TYPES
 from onnxq.conversion.dequantize import dequantize as make_float
-from onnxq.errors import NothingToDo
-from onnxq.job import Environment
 
 
 @click.command(short_help="Make a float model of a quantized one.")
@@ -40,18 +37,18 @@ def dequantize(model: Path, **options: Any) -> None:
     GatherBlockQuantized, and the nodes of the onnxq domain. A model in floats is copied to --output as it is.
     """
     refuse_folders(model)
-    guard = guard_of(options)
-    try:
-        with Bars(console(stderr=True)) as bars:
-            done = make_float(
-                model,
-                options["output"],
-                dtype=options["dtype"],
-                check=not options["no_check"],
-                environment=Environment(options["threads"], bars, guard, options["shard_size"]),
-            )
-    except NothingToDo as nothing:
-        _written.copy_instead(model, nothing, options, guard)
+    done = _written.made_or_copied(
+        model,
+        options,
+        lambda environment: make_float(
+            model,
+            options["output"],
+            dtype=options["dtype"],
+            check=not options["no_check"],
+            environment=environment,
+        ),
+    )
+    if done is None:
         return
     if options["as_json"]:
         _written.echo_json(done)

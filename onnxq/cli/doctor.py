@@ -27,7 +27,7 @@ from onnxq.doctor.finding import Diagnosis, Severity
 from onnxq.doctor.folders import FolderDiagnosis, examine_folder, mend_folder
 from onnxq.doctor.mend import mend
 from onnxq.doctor.sarif import to_sarif
-from onnxq.errors import BadRecipe, Exit, NothingToDo, one_line
+from onnxq.errors import BadRecipe, Exit, one_line
 from onnxq.job import Environment
 
 #: Samples, unless told otherwise.
@@ -118,18 +118,18 @@ def _fix_folder(folder: Path, options: dict[str, Any]) -> None:
 
 
 def _fix(model: Path, options: dict[str, Any]) -> None:
-    guard = guard_of(options)
-    try:
-        with Bars(console(stderr=True)) as bars:
-            done = mend(
-                model,
-                options["output"],
-                sampling=sampling_of(options),
-                ignored=options["ignore"],
-                environment=Environment(options["threads"], bars, guard),
-            )
-    except NothingToDo as nothing:
-        _written.copy_instead(model, nothing, options, guard)
+    done = _written.made_or_copied(
+        model,
+        options,
+        lambda environment: mend(
+            model,
+            options["output"],
+            sampling=sampling_of(options),
+            ignored=options["ignore"],
+            environment=environment,
+        ),
+    )
+    if done is None:
         return
     if options["as_json"]:
         _written.echo_json(done)

@@ -41,15 +41,21 @@ _ROUNDING = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "QAttentio
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
 _FEWEST = 8
 _ROUNDS = (
-    "the quantized model rounds activations, and cuts off what lies outside the ranges that it was calibrated for, as "
-    "made-up inputs may: the float model does neither, also where such a range did the work of a Clip that begins "
-    "below zero, as a Hardtanh does, for no codes tell which did"
+    "what differs, the quantized model does: it rounds activations, and cuts off what lies outside the ranges that it "
+    "was calibrated for, as made-up inputs may. The float model does neither, also where such a range did the work of "
+    "a Clip that begins below zero, as a Hardtanh does, for no codes tell which did; 'onnxq check' compares the two on "
+    "your --data"
 )
 
 
 @dataclass(frozen=True)
 class Dequantized:
-    """What `dequantize` did. The check is of the written model against the quantized one; None: it was not run."""
+    """What `dequantize` did.
+
+    Attributes:
+        dtype: of the weights: float64 where the model computes in that and no short type was asked for.
+        check: of the written model against the quantized one; None: it was not run.
+    """
 
     output: Path
     dtype: str
@@ -103,7 +109,10 @@ def dequantize(
         if left:
             raise BadModel(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
-    in_type = _shortened(loaded, dtype) if dtype != "float32" else loaded
+    if dtype == "float32":
+        in_type, dtype = loaded, _types_of_weights(loaded) or dtype
+    else:
+        in_type = _shortened(loaded, dtype)
     sign(in_type, {"dequantized": dtype})
     with write.staging(destination) as folder:
         staged = folder / destination.name
@@ -125,6 +134,12 @@ def _reads_codes(node: ir.Node) -> bool:
         return True
     constants = (graph.constant(value) for value in node.inputs if value is not None)
     return any(each is not None and each.dtype not in _WIDE and each.size >= _FEWEST for each in constants)
+
+
+def _types_of_weights(model: ir.Model) -> str:
+    """In which the model computes: float64 is left what it is."""
+    found = {weight.value.dtype.name.lower() for weight in find_weights(model) if weight.value.dtype is not None}
+    return " and ".join(sorted({"double": "float64", "float": "float32"}.get(name, name) for name in found))
 
 
 def _shortened(model: ir.Model, dtype: str) -> ir.Model:

@@ -236,3 +236,14 @@ def test_floats_may_lie_beside_the_model(dtype: str, tmp_path: Path, monkeypatch
     wanted, got = (onnxruntime.InferenceSession(name).run(None, feed()) for name in ("q.onnx", "f.onnx"))
     for one, two in zip(wanted, got, strict=True):
         np.testing.assert_allclose(one, two, rtol=0.02, atol=0.02 * np.abs(one).max())
+
+
+def test_weights_in_float64_are_called_that(tmp_path: Path) -> None:
+    text = "g (double[1, 64] x) => (double[1, 64] y) { y = MatMul(x, w) }"
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(64, 64).astype(np.float64)}), tmp_path)
+    quantize(model, tmp_path / "s.onnx", Recipe("w4a16", keep_slow=True), check=False)
+    done = dequantize(tmp_path / "s.onnx", tmp_path / "b.onnx")
+    assert done.dtype == "float64"
+    (weight,) = onnx.load(done.output).graph.initializer
+    assert weight.data_type == onnx.TensorProto.DOUBLE
+    assert dequantize(tmp_path / "s.onnx", tmp_path / "c.onnx", dtype="float16").dtype == "float16"
