@@ -274,8 +274,16 @@ def _in_words(made: Signature) -> str:
 def _type(value: ir.Value) -> str:
     if TYPE in value.metadata_props:
         return value.metadata_props[TYPE]
-    dtype = "?" if value.dtype is None else value.dtype.name.lower()
-    return f"{dtype}{_shape(value.shape)}"
+    return _of_kind(value.type, "?" if value.dtype is None else value.dtype.name.lower(), _shape(value.shape))
+
+
+def _of_kind(kind: ir.TypeProtocol | None, dtype: str, shape: str) -> str:
+    """A type in words: of a tensor, or of a sequence or an optional value of what has that shape."""
+    if isinstance(kind, ir.SequenceType | ir.OptionalType):
+        word = "sequence" if isinstance(kind, ir.SequenceType) else "optional"
+        return f"{word}({_of_kind(kind.elem_type, dtype, shape)})"
+    sparse = "sparse " if isinstance(kind, ir.SparseTensorType) else ""
+    return f"{sparse}{dtype}{shape}"
 
 
 def _prepared(model: ir.Model) -> ir.Model:

@@ -47,8 +47,16 @@ FIGURES = {
         " error; 6 dB are one bit, 20 dB an error of a tenth"
     ),
     "error": (
-        "SQNR of the worst output on the worst kind of sample, with onnxruntime's optimizer on; lowest: which those"
-        " are, of several; the data: what your own samples reach, all together and each at least"
+        "SQNR of the worst output on the worst kind of sample, with onnxruntime's optimizer on; behind it the inputs,"
+        " and what your own samples reach, all together and each at least"
+    ),
+    "lowest": (
+        "which of several outputs, and which kind of sample where it is not your own, has the largest error: the model"
+        " is judged by it"
+    ),
+    "copied": (
+        "why nothing was to be done, where the output is the model as it was; of folders: files that are taken as they"
+        " are"
     ),
     "flips": "share of the decisions (the likeliest class, the next token) that are others than in float",
     "KL divergence": (

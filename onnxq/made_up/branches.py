@@ -51,4 +51,4 @@ class Branches:
 
 
 def in_words(branches: frozenset[Branch]) -> str:
-    return listed([f"{kind.removesuffix('_branch')} of '{name}'" for name, kind in sorted(branches)], NAMED)
+    return listed([f"the {kind.replace('_', '-')} of If '{name}'" for name, kind in sorted(branches)], NAMED)

@@ -37,7 +37,7 @@ def judged_on(
     if proves and lowest_kind != GIVEN:
         own = decibel(known[GIVEN]) if GIVEN in known else "not compared"
         return f"lowest: {', '.join([*lowest, lowest_kind])}; the data: {own} on {inputs}{each}"
-    lowest += [lowest_kind] if len(known) > 1 else []
+    lowest += [lowest_kind] if len(known) > 1 and lowest_kind != GIVEN else []
     where = f"{';' if each else ','} lowest: {', '.join(lowest)}" if lowest else ""
     return f"on {inputs}{each}{where}"
 

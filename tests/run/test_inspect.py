@@ -38,6 +38,21 @@ def test_maps(tmp_path: Path) -> None:
         onnxq.quantize(path)
 
 
+def test_sequences_and_what_may_be_missing(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    inputs = [
+        helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None, 3]),
+        helper.make_value_info("o", helper.make_optional_type_proto(tensor)),
+        helper.make_value_info("p", helper.make_optional_type_proto(helper.make_sequence_type_proto(tensor))),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in "yz"]
+    nodes = [helper.make_node("OptionalHasElement", [name], [out]) for name, out in zip("op", "yz", strict=True)]
+    made = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=9)
+    made.opset_import[0].version = 18
+    said = inspect(tiny.save(made, tmp_path))["input"]
+    assert said == ["s: sequence(float[?, 3])", "o: optional(float[2])", "p: optional(sequence(float[2]))"]
+
+
 def test_opsets_and_domains_that_nobody_knows(tmp_path: Path) -> None:
     made = tiny.model("g (float[N, 2] x) => (float[N, 2] z) { h = Relu(x)  z = local.Magic(h) }")
     made.opset_import[0].version = 99

@@ -186,7 +186,7 @@ def test_a_branch_that_the_data_never_take_is_made_up(tmp_path: Path) -> None:
     recipe = onnxq.Recipe("w4a16", min_sqnr=float("-inf"))
     check = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=data).check
     assert check is not None and check.proves
-    assert any("the data never take else of 'choose'" in note for note in check.notes)
+    assert any("the data never take the else-branch of If 'choose'" in note for note in check.notes)
     (other,) = (found for label, found in check.kinds.items() if label.startswith("made up"))
     assert check.sqnr == other < check.kinds["data"] - 10
 
@@ -194,7 +194,8 @@ def test_a_branch_that_the_data_never_take_is_made_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("others", [0, 1, 3, 4])
 def test_branches_that_nothing_takes_are_told_with_what_to_do(others: int) -> None:
     (note,) = _never_run(frozenset((f"if {number}", "then_branch") for number in range(others + 1)))
-    assert note.endswith("; give data that take them" if others else "takes it: then of 'if 0'; give data that take it")
+    one = "takes it: the then-branch of If 'if 0'; give data that take it"
+    assert note.endswith("; give data that take them" if others else one)
     assert ("and 2 others; give" in note) == (others == 4) and ("and 1 other; give" in note) == (others == 3)
 
 

@@ -91,7 +91,7 @@ OUTPUTS = {"a": 30.0, "b": 27.8}
     ("words", "outputs", "kinds", "proves"),
     [
         ("on 4 samples, each 28.0 dB or better", {}, {}, True),
-        ("on 4 samples, each 28.0 dB or better; lowest: data", {}, {"data": 27.8, "n = 3": 30.0}, True),
+        ("on 4 samples, each 28.0 dB or better", {}, {"data": 27.8, "n = 3": 30.0}, True),
         ("on 4 samples, each 28.0 dB or better; lowest: output 'b'", OUTPUTS, {}, True),
         (
             "lowest: output 'b', n = 3; the data: identical on 4 samples, each 28.0 dB or better",
