@@ -181,7 +181,7 @@ class Job:
         """Warn of samples that hold NaN or infinity, as far as they were read here."""
         if self.data is not None and self.data.gaps.found:
             words = "there and behind it, what is not finite counts for nothing; give samples without it"
-            warn(f"{self.data.source}: {self.data.gaps}: {words}", UnusedOption)
+            warn(f"{self.data.source}: {self.data.gaps_in_words}: {words}", UnusedOption)
 
     def open_there(self) -> Consumer | None:
         """The float model in the runtime that the target is for; None where that is not installed, or onnxruntime.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from onnxq.bundles.manifest import Manifest
+from onnxq.errors import amount
+from onnxq.runtime.machine import threads_in_words
 
 README = "README.md"
 
@@ -129,10 +131,10 @@ def _measured(manifest: Manifest) -> str:
     if found is None:
         return "Nothing was measured when it was exported."
     kernels = ", ".join(f"{count} {_cell(op)}" for op, count in found.kernels.items()) or "none"
-    machine, threads = found.machine, f"{found.threads} thread{'s' * (found.threads != 1)}"
+    machine = found.machine
     rows = [
-        ("machine", f"{_cell(machine.cpu)}, {machine.cores} cores, onnxruntime {machine.onnxruntime}"),
-        ("one run", f"{found.milliseconds:.3f} ms on {threads if found.threads else 'all threads'}"),
+        ("machine", f"{_cell(machine.cpu)}, {amount(machine.cores, 'core')}, onnxruntime {machine.onnxruntime}"),
+        ("one run", f"{found.milliseconds:.3f} ms on {threads_in_words(found.threads)}"),
         ("integer kernels", kernels),
         ("samples", _cell(found.on) if found.proves else f"{_cell(found.on)} ({_MADE_UP})"),
     ]

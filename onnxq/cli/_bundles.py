@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxq.bundles.export import Exported
-from onnxq.bundles.manifest import Measured
 from onnxq.bundles.verify import Verified
 from onnxq.errors import amount, one_line
 from onnxq.report.words import decibel, milliseconds, nbytes
+from onnxq.runtime.machine import threads_in_words
 
 
 def exported_table(done: Exported) -> Group:
@@ -26,7 +26,7 @@ def exported_table(done: Exported) -> Group:
         table.add_row("samples", f"{found.samples} stored", one_line(f"of {whose}"))
         if found.sqnr is not None:
             table.add_row("error", decibel(found.sqnr), "SQNR against the float model")
-        table.add_row("speed", milliseconds(found.milliseconds), _threads(found))
+        table.add_row("speed", milliseconds(found.milliseconds), threads_in_words(found.threads))
         table.add_row("kernels", _kernels(found.kernels), "")
     return _with_notes(table, done.notes)
 
@@ -43,7 +43,7 @@ def verified_table(done: Verified) -> Group:
             before = f"{decibel(there.sqnr)} against the float model"
             table.add_row("error", decibel(done.sqnr), before)
         times = milliseconds(done.milliseconds), milliseconds(there.milliseconds)
-        table.add_row("speed", times[0], f"{times[1]}, {_threads(there)}")
+        table.add_row("speed", times[0], f"{times[1]}, {threads_in_words(there.threads)}")
         table.add_row("kernels", _kernels(done.kernels), _kernels(there.kernels))
     return _with_notes(table, done.notes)
 
@@ -54,10 +54,6 @@ def _table() -> Table:
 
 def _with_notes(table: Table, notes: Sequence[str]) -> Group:
     return Group(table, *(Text(one_line(f"note: {note}")) for note in notes))
-
-
-def _threads(found: Measured) -> str:
-    return amount(found.threads, "thread") if found.threads else "all threads"
 
 
 def _kernels(kernels: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from onnxq.doctor.finding import Diagnosis, Finding, Severity
 from onnxq.doctor.folders import FolderDiagnosis
 from onnxq.doctor.rule import rules
-from onnxq.errors import one_line
+from onnxq.errors import amount, one_line
 from onnxq.report.words import nbytes
 
 #: Findings of one rule that are shown one by one.
@@ -106,7 +106,7 @@ def _summary(found: Diagnosis) -> str:
     if not found.findings:
         return "nothing found"
     counts = [(severity, sum(f.severity is severity for f in found.findings)) for severity in reversed(Severity)]
-    words = [f"{count} {severity.word}{'s' * (count > 1)}" for severity, count in counts if count]
+    words = [amount(count, severity.word) for severity, count in counts if count]
     mends = sum(finding.mends for finding in found.findings)
     return f"{', '.join(words)}{f'; --fix mends {mends} of them' if mends else ''}"
 

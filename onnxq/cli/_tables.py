@@ -26,6 +26,7 @@ from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
 from onnxq.report.words import count, decibel, judged_on, milliseconds, nbytes, of_noise
+from onnxq.runtime.machine import threads_in_words
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
@@ -177,8 +178,10 @@ def _add_check(table: Table, check: Check) -> None:
 
 def _speed(check: Check, other: str) -> tuple[str, str]:
     words = speed_in_words(check.latency_ratio, check.latency_spread, other)
-    threads = "all threads" if check.threads == 0 else f"{check.threads} thread{'s' * (check.threads > 1)}"
-    return f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}", f"{words}, {threads}"
+    return (
+        f"{milliseconds(check.float_ms)} → {milliseconds(check.quantized_ms)}",
+        f"{words}, {threads_in_words(check.threads)}",
+    )
 
 
 def findings_table(found: list[Finding], target: str) -> Table | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 
-from onnxq.errors import MissingRuntime
+from onnxq.errors import MissingRuntime, amount
 from onnxq.runtime import native, session
 from onnxq.runtime.machine import this_machine
 
@@ -15,7 +15,7 @@ def surroundings() -> Iterator[tuple[str, str]]:
     machine, path = this_machine(), native.path()
     yield "library", "none: pure Python" if path is None else f"interface {machine.library}, {path}"
     yield "isa", machine.isa
-    yield "machine", f"{machine.cpu}, {machine.cores} core{'s' * (machine.cores != 1)}"
+    yield "machine", f"{machine.cpu}, {amount(machine.cores, 'core')}"
     try:
         runtime = session.require()
         yield "runtime", f"onnxruntime {runtime.__version__}, {', '.join(runtime.get_available_providers())}"

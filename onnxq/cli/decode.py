@@ -12,6 +12,7 @@ import numpy as np
 from onnxq.checkpoints.encode_arrays import decode_file, write_arrays
 from onnxq.cli._console import say
 from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
+from onnxq.errors import amount
 from onnxq.formats.kinds.arguments import as_float
 
 _TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -39,4 +40,4 @@ def decode(file: Path, **options: Any) -> None:
         for name, make in decode_file(file)
     )
     count = write_arrays(options["output"], arrays, replace=bool(options["force"]))
-    say(f"{options['output']}: {count} array{'s' * (count != 1)}")
+    say(f"{options['output']}: {amount(count, 'array')}")

@@ -98,7 +98,7 @@ def _machine(patient: Patient) -> dict[str, str]:
     if library is not None:
         ours = f"{native.path()}, kernels of {library.onnxq_isas().decode().split()[0]}"
     return {
-        "processor": f"{machine.cpu}, {machine.cores} core{'s' * (machine.cores != 1)}",
+        "processor": f"{machine.cpu}, {amount(machine.cores, 'core')}",
         "instructions": machine.isa,
         "onnxruntime": machine.onnxruntime,
         "providers": ", ".join(require().get_available_providers()),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxq.errors import amount
 from onnxq.made_up.branches import Branch, Branches, in_words
 from onnxq.made_up.maker import Made, Maker
 from onnxq.runtime.session import Feed, Session
@@ -39,7 +40,7 @@ def make_up(model: ir.Model, session: Session, seed: int = 0) -> Trials:
     further = tuple(each.trial for each in maker.pairs(first, [*made, *more]))
     count = len({trial.label for trial in trials})
     kinds = f" of {count} kinds" if count > 1 else ""
-    words = f"{len(trials)} made-up input{'s' * (len(trials) > 1)}{kinds}{_shapes(trials[0].feed)}: no data was given"
+    words = f"{amount(len(trials), 'made-up input')}{kinds}{_shapes(trials[0].feed)}: no data was given"
     return Trials(trials, words, notes=(*_never_run(missing), *_dropped(maker)), further=further)
 
 

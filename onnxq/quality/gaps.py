@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import amount, listed
-
-#: Samples and inputs that a sentence names at most.
-NAMED = 4
-_KINDS = {"NaN": np.isnan, "infinity": np.isinf}
+KINDS = {"NaN": np.isnan, "infinity": np.isinf}
 
 
 def gaps_of(sample: Mapping[str, NDArray]) -> dict[str, list[str]]:
     """By input, which of NaN and infinity it holds; inputs of finite numbers, or of no floats, are not among them."""
-    numbers = {name: x.astype(np.float64) for name, x in sample.items() if x.dtype.kind in "fV"}
-    found = {name: [what for what, holds in _KINDS.items() if holds(x).any()] for name, x in numbers.items()}
+    numbers = {name: _known(x) for name, x in sample.items() if x.dtype.kind in "fV"}
+    found = {name: [what for what, holds in KINDS.items() if holds(x).any()] for name, x in numbers.items()}
     return {name: kinds for name, kinds in found.items() if kinds}
 
 
@@ -38,8 +34,8 @@ class Gaps:
         """Take in a sample; one that is read again is looked at no more."""
         if number in self.looked_at:
             return
-        floats = [x.astype(np.float64, copy=False) for x in sample.values() if x.dtype.kind in "fV" and x.size]
-        self.looked_at[number] = sum(int(np.isfinite(x).sum()) for x in floats) if floats else None
+        floats = [x for x in sample.values() if x.dtype.kind in "fV" and x.size]
+        self.looked_at[number] = sum(int(np.isfinite(_known(x)).sum()) for x in floats) if floats else None
         if self.looked_at[number] != sum(x.size for x in floats):
             found = {name: kinds for name, kinds in gaps_of(sample).items() if not _is_mask(sample[name])}
             self.found |= {number: found} if found else {}
@@ -49,16 +45,10 @@ class Gaps:
         """Whether no sample that was met holds a finite number."""
         return bool(self.looked_at) and not any(count is None or count for count in self.looked_at.values())
 
-    def __str__(self) -> str:
-        """Which samples hold what, at which inputs."""
-        held = [kind for inputs in self.found.values() for kinds in inputs.values() for kind in kinds]
-        names = list(dict.fromkeys(f"'{name}'" for inputs in self.found.values() for name in inputs))
-        hold, which = ("holds", "sample") if len(self.found) == 1 else ("hold", "samples")
-        what = " and ".join(kind for kind in _KINDS if kind in held)
-        where = f"input{'s' * (len(names) > 1)} {listed(names, NAMED)}"
-        numbers = listed([str(number) for number in sorted(self.found)], NAMED)
-        of = f"{len(self.found)} of {amount(len(self.looked_at), 'sample')}"
-        return f"{of} {hold} {what} at {where} ({which} {numbers})"
+
+def _known(x: NDArray) -> NDArray:
+    """As numbers of a type that numpy itself has."""
+    return x if x.dtype.kind == "f" else x.astype(np.float32)
 
 
 def _is_mask(x: NDArray) -> bool:

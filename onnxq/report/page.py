@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from onnxq.errors import MissingRuntime, without_halves
+from onnxq.errors import MissingRuntime, amount, without_halves
 from onnxq.report import words
 from onnxq.report.document import Report, Summary
 from onnxq.report.figures import colours, figures_of
+from onnxq.runtime.machine import threads_in_words
 
 #: Rows of a table at most, and how many of them are not compressed; the JSON form has them all.
 ROWS, HEAD = 5000, 100
@@ -56,6 +57,8 @@ def render(report: Report) -> str:
         "decibel": _or_dash(words.decibel),
         "noise": words.of_noise,
         "judged_on": _judged_on,
+        "amount": amount,
+        "threads": threads_in_words,
         "count": words.count,
         "nbytes": words.nbytes,
         "milliseconds": _or_dash(words.milliseconds),

@@ -7,12 +7,18 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxq.errors import amount
 from onnxq.runtime import native
 from onnxq.runtime.session import version
 
 #: Instructions that kernels are chosen by, as Linux names them.
 _X86 = ("avx2", "fma", "avx_vnni", "avx_vnni_int8", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 _ARM = ("asimddp", "i8mm", "bf16", "sve", "sve2", "svei8mm", "sme")
+
+
+def threads_in_words(count: int) -> str:
+    """Threads of one operator; 0: as many as onnxruntime takes."""
+    return amount(count, "thread") if count else "all threads"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Machine:
     library: int
 
     def __str__(self) -> str:
-        return f"{self.cpu}, {self.cores} core{'s' * (self.cores != 1)}, onnxruntime {self.onnxruntime}"
+        return f"{self.cpu}, {amount(self.cores, 'core')}, onnxruntime {self.onnxruntime}"
 
     def is_like(self, other: Machine) -> bool:
         """Whether kernels take as long on either."""

@@ -21,7 +21,7 @@ from onnxq.boundary import bounded
 from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.runtime import thresholds
-from onnxq.runtime.machine import Machine, this_machine
+from onnxq.runtime.machine import Machine, this_machine, threads_in_words
 from onnxq.runtime.session import THREADS
 
 #: Of the file's form.
@@ -99,8 +99,7 @@ class MachineProfile:
         return hashlib.blake2b(repr((self.machine, self.threads, entries)).encode(), digest_size=16).hexdigest()
 
     def __str__(self) -> str:
-        threads = "all threads" if self.threads == 0 else f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{self.machine}, {threads}"
+        return f"{self.machine}, {threads_in_words(self.threads)}"
 
     def to_json(self) -> str:
         table = {
