@@ -13,8 +13,9 @@ from onnxq.checking.layers.floor import require_floors, require_output_floor
 from onnxq.checking.layers.result import ByLayer
 from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
+from onnxq.cli._given import effort_of, preprocessing_of, profile_of, recipe_of, sampling_of
 from onnxq.cli._layers import layers_table
-from onnxq.cli._options import effort_of, options, preprocessing_of, profile_of, recipe_of, sampling_of
+from onnxq.cli._options import options
 from onnxq.cli._report import announced, command_line, write_html
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, one_line
 from onnxq.files.guard import Guard

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from onnxq.cli._commands import WORDS
-from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of, options
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, options
 from onnxq.files import storage
 from onnxq.files.guard import Guard
 

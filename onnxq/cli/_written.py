@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from onnxq.checking.models import Check
 from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._options import guard_of
+from onnxq.cli._given import guard_of
 from onnxq.errors import Exit, NothingToDo, one_line
 from onnxq.job import Environment
 from onnxq.output.copy_model import copy_model

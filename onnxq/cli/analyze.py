@@ -11,7 +11,8 @@ from onnxq.algorithms import DATA_FREE
 from onnxq.analysis import ModelAnalysis, analyze_model, report
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL, sampling_of
+from onnxq.cli._given import sampling_of
+from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL
 from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.errors import one_line
 

@@ -16,7 +16,8 @@ from onnxq.benching.result import BenchReport, Median
 from onnxq.benching.throughput import BATCHES
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_TYPE, data_options, guard_of, sampling_of
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_TYPE, data_options
 from onnxq.cli._types import Real
 from onnxq.errors import one_line
 from onnxq.report.words import decibel, milliseconds, nbytes

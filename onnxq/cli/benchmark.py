@@ -14,7 +14,8 @@ from onnxq.analysis.benchmarks.plot import save_plot
 from onnxq.analysis.synthetic import MAKERS
 from onnxq.checkpoints.encode_arrays import float_arrays, holds_arrays
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, FORM_OPTIONS, MODEL, guard_of, preprocessing_of
+from onnxq.cli._given import guard_of, preprocessing_of
+from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, FORM_OPTIONS, MODEL
 from onnxq.errors import BadRecipe, one_line
 
 #: Seeds that one call may ask for.

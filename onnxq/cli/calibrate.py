@@ -14,18 +14,8 @@ from onnxq.calibration.gather_evidence import of_all_layers
 from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
 from onnxq.calibration.shards import calibration_samples
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._options import (
-    CALIBRATION_OPTION,
-    DATA_OPTIONS,
-    EFFORT_OPTIONS,
-    FORCE_OPTION,
-    MODEL,
-    PLAN_OPTIONS,
-    effort_of,
-    guard_of,
-    recipe_of,
-    sampling_of,
-)
+from onnxq.cli._given import effort_of, guard_of, recipe_of, sampling_of
+from onnxq.cli._options import CALIBRATION_OPTION, DATA_OPTIONS, EFFORT_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS
 from onnxq.cli._types import Shard
 from onnxq.errors import BadData, BadRecipe, NothingToDo, amount, one_line
 from onnxq.files import staging

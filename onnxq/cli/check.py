@@ -19,8 +19,9 @@ from onnxq.checking.rules import check_rules
 from onnxq.cli import _folders, _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
+from onnxq.cli._given import sampling_of
 from onnxq.cli._layers import layers_table
-from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options, sampling_of
+from onnxq.cli._options import METRIC_OPTIONS, MODEL, THREADS_OPTION, data_options
 from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
 from onnxq.cli._types import Floors, Size
 from onnxq.errors import BadRecipe, CheckFailed, Exit

@@ -16,7 +16,8 @@ from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import Row, export_weights

@@ -11,7 +11,8 @@ import numpy as np
 
 from onnxq.checkpoints.encode_arrays import decode_file, write_arrays
 from onnxq.cli._console import say
-from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import FORCE_OPTION, MODEL
 from onnxq.errors import amount
 from onnxq.formats.kinds.arguments import as_float
 

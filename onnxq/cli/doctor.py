@@ -13,15 +13,8 @@ from onnxq.cli import _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._diagnosis import diagnosis_table, folder_diagnosis_table
 from onnxq.cli._folders import keep
-from onnxq.cli._options import (
-    FORCE_OPTION,
-    MODEL,
-    TARGET_OPTION,
-    THREADS_OPTION,
-    data_options,
-    guard_of,
-    sampling_of,
-)
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, TARGET_OPTION, THREADS_OPTION, data_options
 from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Diagnosis, Severity
 from onnxq.doctor.folders import FolderDiagnosis, examine_folder, mend_folder

@@ -12,7 +12,8 @@ from onnxq import formats
 from onnxq.algorithms import DATA_FREE
 from onnxq.checkpoints.encode_arrays import encode_arrays, open_arrays
 from onnxq.cli._console import say
-from onnxq.cli._options import FORCE_OPTION, MODEL, guard_of
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import FORCE_OPTION, MODEL
 
 
 @click.command(short_help="Encode arrays without a model in a number format.")

@@ -16,7 +16,8 @@ from onnxq.bundles.stored import MOST
 from onnxq.cli import _bundles
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options, guard_of, sampling_of
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options
 from onnxq.errors import Exit
 from onnxq.job import Environment
 

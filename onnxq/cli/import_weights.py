@@ -16,7 +16,8 @@ from onnxq.checkpoints.matching.match import WAYS
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION, guard_of
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
 from onnxq.errors import amount, one_line
 from onnxq.job import Environment
 

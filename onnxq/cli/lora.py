@@ -14,15 +14,8 @@ from onnxq.checking.metrics import WORDS as METRICS
 from onnxq.cli import _written
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import (
-    ACCURACY_LEVEL_OPTION,
-    FORCE_OPTION,
-    LOGITS_OPTION,
-    MODEL,
-    data_options,
-    guard_of,
-    sampling_of,
-)
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, LOGITS_OPTION, MODEL, data_options
 from onnxq.errors import amount, one_line
 from onnxq.job import Environment
 

@@ -10,7 +10,8 @@ import click
 from onnxq.cli import _tables
 from onnxq.cli._console import console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS, guard_of, recipe_of, sampling_of
+from onnxq.cli._given import guard_of, recipe_of, sampling_of
+from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS
 from onnxq.job import Environment, open_job
 
 

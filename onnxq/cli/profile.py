@@ -11,7 +11,8 @@ import click
 from onnxq import pipeline, targets
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION, guard_of, sampling_of
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, MODEL, THREADS_OPTION
 from onnxq.errors import BadModel, NothingToDo, amount
 from onnxq.files import staging
 from onnxq.job import Environment, open_job

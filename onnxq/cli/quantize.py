@@ -12,6 +12,15 @@ from onnxq import pipeline
 from onnxq.checking.result import Result
 from onnxq.cli import _folders, _tables, _written
 from onnxq.cli._console import Bars, console, say
+from onnxq.cli._given import (
+    effort_of,
+    guard_of,
+    preprocessing_of,
+    profile_of,
+    recipe_of,
+    refuse_options_beside_like,
+    sampling_of,
+)
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -25,13 +34,6 @@ from onnxq.cli._options import (
     PLAN_OPTIONS,
     SHARD_OPTION,
     THREADS_OPTION,
-    effort_of,
-    guard_of,
-    preprocessing_of,
-    profile_of,
-    recipe_of,
-    refuse_options_beside_like,
-    sampling_of,
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.cli._types import Share

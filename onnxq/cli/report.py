@@ -10,7 +10,8 @@ import click
 from onnxq.checking.compare import LIMIT
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._folders import keep, refuse_folders
-from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options, guard_of, sampling_of
+from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options
 from onnxq.cli._report import announced, command_line, write_html
 from onnxq.job import Environment
 

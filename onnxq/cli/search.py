@@ -11,6 +11,7 @@ from onnxq import frontier
 from onnxq.cli import _plots
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
+from onnxq.cli._given import effort_of, guard_of, preprocessing_of, recipe_of
 from onnxq.cli._options import (
     DATA_OPTIONS,
     DEFAULTS,
@@ -22,10 +23,6 @@ from onnxq.cli._options import (
     SEARCH_OPTIONS,
     TARGET_OPTION,
     THREADS_OPTION,
-    effort_of,
-    guard_of,
-    preprocessing_of,
-    recipe_of,
 )
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.drafts.budgeted import progress_of

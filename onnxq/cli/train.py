@@ -10,6 +10,7 @@ import click
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
+from onnxq.cli._given import effort_of, guard_of, preprocessing_of, recipe_of
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -20,11 +21,7 @@ from onnxq.cli._options import (
     OUTPUT_OPTION,
     PLAN_OPTIONS,
     THREADS_OPTION,
-    effort_of,
-    guard_of,
     options,
-    preprocessing_of,
-    recipe_of,
 )
 from onnxq.cli._types import Real, Size
 from onnxq.errors import BadRecipe

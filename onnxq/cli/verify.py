@@ -14,7 +14,8 @@ import msgspec
 from onnxq.bundles.verify import verify as run
 from onnxq.cli import _bundles
 from onnxq.cli._console import Bars, console
-from onnxq.cli._options import MODEL, THREADS_TYPE, guard_of
+from onnxq.cli._given import guard_of
+from onnxq.cli._options import MODEL, THREADS_TYPE
 from onnxq.errors import Exit
 from onnxq.job import Environment
 

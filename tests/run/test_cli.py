@@ -16,7 +16,7 @@ import onnxq
 from onnxq.calibration import find_ranges
 from onnxq.calibration.find_ranges import Effort
 from onnxq.cli import main
-from onnxq.cli._options import effort_of
+from onnxq.cli._given import effort_of
 from onnxq.recipe import Recipe
 from onnxq.samples.sampling import HELD_BACK
 from onnxq.schemes import SCHEMES
@@ -224,7 +224,7 @@ def test_inspect_does_not_deny_weights_of_quantized_nodes(tmp_path: Path) -> Non
     ("words", "sentence"),
     [
         (("quantize", "none.onnx"), "'none.onnx': no such file"),
-        (("quantize", DATA), "is not an ONNX model, or is cut short"),
+        (("quantize", DATA), "is an archive of numpy's arrays: give a model"),
         (("quantize", DIGITS, "-s", "w8a8"), "w8a8 needs calibration data: give --data"),
         (("quantize", DIGITS, "-o", "no/q.onnx"), "the folder 'no' does not exist"),
         (("quantize", DIGITS, "--set", "w8a16"), "--set: invalid rule 'w8a16'; example: 'layers.0/*=w8a16'"),

@@ -70,6 +70,8 @@ def what_around(path: Path) -> str:
         start, members = _start(path), _members(path)
     except OSError:
         return ""
+    if members and all(name.endswith(".npy") for name in members):
+        return "is an archive of numpy's arrays: give a model, and such files as its --data"
     if members or start.startswith(b"PK\x03\x04"):
         some = [name for name in sorted(members) if Path(name).suffix in (".onnx", ".safetensors")]
         inside = f", which holds {listed([repr(name) for name in some], 3)}" if some else ""
