@@ -93,6 +93,13 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     return next(iter(uses)).node
 
 
+def producer_beside(node: ir.Node) -> ir.Node | None:
+    """The node of the same graph that makes its first input."""
+    x = node.inputs[0] if node.inputs else None
+    before = None if x is None else x.producer()
+    return before if before is not None and before.graph is node.graph else None
+
+
 def own_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     """The node of `reader`'s graph that makes `value` and nothing else, for `reader` alone."""
     node = None if value is None else value.producer()

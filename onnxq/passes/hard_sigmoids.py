@@ -38,7 +38,7 @@ class HardSigmoids(ir.passes.InPlacePass):
 
 
 def _replaced(clip: ir.Node, names: Names, types: Callable[[], Types]) -> bool:
-    add, (low, high) = _producer(clip), _bounds(clip)
+    add, (low, high) = graph.producer_beside(clip), _bounds(clip)
     if low != 0 or add is None or not graph.is_op(add, "Add"):
         return False
     x, shift = _and_number(add)
@@ -64,12 +64,6 @@ def _replaced(clip: ir.Node, names: Names, types: Callable[[], Types]) -> bool:
     assert clip.graph is not None
     clip.graph.remove([each for each in (last, product, clip, add) if each is not None], safe=True)
     return True
-
-
-def _producer(node: ir.Node) -> ir.Node | None:
-    x = node.inputs[0]
-    before = None if x is None else x.producer()
-    return before if before is not None and before.graph is node.graph else None
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:

@@ -1,5 +1,4 @@
-"""Transposed convolutions that say how large their output is say by which pads instead; windows without gaps say no
-dilations."""
+"""Windows in the words that all runtimes have: pads in the place of an output's size, no dilations of ones."""
 
 from __future__ import annotations
 
@@ -9,14 +8,15 @@ from onnxq.model import graph
 from onnxq.model.types import infer_types
 
 
-class WrittenPads(ir.passes.InPlacePass):
-    """`output_shape` of a ConvTranspose becomes `pads` and `output_padding`, where the sizes of its input are known.
+class PlainWindows(ir.passes.InPlacePass):
+    """`output_shape` of a ConvTranspose becomes `pads` and `output_padding`, where its input has known sizes; and
+    what says nothing goes.
 
     1. What the output is smaller than all that the windows make is cut off, half before and half behind, an odd one
        behind with `auto_pad` SAME_UPPER, else before.
     2. What it is larger is behind, and holds the bias alone: `output_padding`, which must be less than the stride.
-
-    `dilations` of ones of an AveragePool go: the operator that onnxruntime makes of it between codes has no such word.
+    3. `dilations` of ones of an AveragePool go: the operator that onnxruntime makes of it between codes has no such
+       word.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

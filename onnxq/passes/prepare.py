@@ -33,9 +33,9 @@ from onnxq.passes.normalize.unpack_heads import UnpackHeads
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
+from onnxq.passes.plain_windows import PlainWindows
 from onnxq.passes.whole_slices import WholeSlices
 from onnxq.passes.whole_softmax import WholeSoftmax
-from onnxq.passes.written_pads import WrittenPads
 from onnxq.runtime import known
 
 
@@ -77,7 +77,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             FoldBatchNorm(),
             LeakyRelus(),
             HardSigmoids(),
-            WrittenPads(),
+            PlainWindows(),
             FoldShapes(),
             WholeSlices(),
             FoldConstants(decodes=False),

@@ -1,4 +1,4 @@
-"""The corpus's cases of data as people have them, and of folders of models."""
+"""The corpus's cases of data as people have them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import corpora
-import folder_models
 import numpy as np
 import onnx
 import tiny
-from attack import mutate
 from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
 from numpy.typing import NDArray
 
@@ -105,35 +103,6 @@ def texts(spoil: Callable[[Path], object]) -> Callable[[Path], list[str]]:
         return [*CALIBRATE, "t.txt"]
 
     return make
-
-
-def models(spoil: Callable[[Path], object], *words: str) -> Callable[[Path], list[str]]:
-    """A folder of onnxruntime-genai with one model; `spoil` gets it."""
-
-    def make(folder: Path) -> list[str]:
-        place = folder / "in"
-        config = {"model": {"decoder": {"filename": "a.onnx"}}}
-        folder_models.put(place, genai_config=config, a=folder_models.encoder(), config={})
-        spoil(place)
-        return ["quantize", "in", "-s", "w8a16", "-o", "out", "--no-check", *words]
-
-    return make
-
-
-def configured(table: object) -> Callable[[Path], object]:
-    return lambda place: (place / "genai_config.json").write_text(json.dumps(table))
-
-
-def hidden_link(place: Path) -> None:
-    """A model in a hidden folder that is a link to one outside."""
-    onnx.save(folder_models.encoder(), place.parent / "secret.onnx")
-    (place / ".h").mkdir()
-    (place / ".h" / "b.onnx").symlink_to(Path("..", "..", "secret.onnx"))
-    configured({"model": {"decoder": {"filename": ".h/b.onnx"}}})(place)
-
-
-def circle(place: Path) -> None:
-    (place / "b.onnx").symlink_to("b.onnx")
 
 
 def elsewhere(path: str) -> Callable[[Any], dict[str, Any]]:
@@ -372,36 +341,4 @@ CASES: dict[str, Hostile] = {
         )[-1],
         "line 2 is null",
     ),
-    # Folders of models
-    "part in a hidden folder": Hostile(models(hidden_link), "or in a hidden folder"),
-    "part upwards": Hostile(
-        models(configured({"model": {"decoder": {"filename": "../a.onnx"}}})), "outside the folder"
-    ),
-    "part of an absolute path": Hostile(models(configured({"model": {"filename": "/a.onnx"}})), "outside the folder"),
-    "part with a null character": Hostile(models(configured({"model": {"filename": "a\0.onnx"}})), "is not there"),
-    "part that is a circle": Hostile(models(circle), "is a link to a file that is not there"),
-    "circle of links, looked at": Hostile(lambda f: models(circle)(f)[:0] or ["inspect", "in"], "is a link"),
-    "deep configuration": Hostile(
-        models(lambda p: (p / "genai_config.json").write_text(deep(99999))), "nested too deeply"
-    ),
-    "configuration that is none": Hostile(models(configured([1])), "is not a configuration of onnxruntime-genai"),
-    "options that are a list": Hostile(
-        models(configured({"model": {"decoder": {"filename": "a.onnx", "session_options": []}}}), "-t", "onnxq"),
-        "session_options is a list, not an object",
-    ),
-    "decoder that is a list": Hostile(
-        models(configured({"model": {"decoder": [], "vision": {"filename": "a.onnx"}}}), "-t", "onnxq"),
-        "decoder is a list, not an object",
-    ),
-    "configuration with half a character": Hostile(
-        models(configured({"model": {"decoder": {"filename": "a.onnx", "x": "\ud800"}}}), "-t", "onnxq"), "", code=0
-    ),
-    "part without a decoder beside it": Hostile(
-        models(configured({"model": {"embedding": {"filename": "a.onnx"}}}), "-t", "onnxq"), "", code=0
-    ),
-    "pipe beside the models": Hostile(models(lambda p: os.mkfifo(p / "x.json")), "is not a file"),
-    "link out of the folder": Hostile(
-        models(lambda p: (p / "x.txt").symlink_to(mutate.elsewhere(p.parent))), "outside the folder"
-    ),
-    "folder that is a link": Hostile(models(lambda p: (p / "sub").symlink_to("/etc")), "is a link to a folder"),
 }

@@ -1,4 +1,4 @@
-"""Transposed convolutions that say how large their output is."""
+"""Transposed convolutions that say how large their output is; dilations of ones: test_set_apart.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model import graph
-from onnxq.passes.written_pads import WrittenPads
+from onnxq.passes.plain_windows import PlainWindows
 from onnxq.runtime.session import Session
 
 
@@ -38,7 +38,7 @@ def test_pads_make_the_same(shape: list[int], auto_pad: str) -> None:
     model = transposed(shape, **more)
     x = np.random.default_rng(1).normal(size=(2, 3, 7, 9)).astype(np.float32)
     (expected,) = Session(model.clone(), optimize=False, library=False).run({"x": x})
-    assert WrittenPads()(model).modified
+    assert PlainWindows()(model).modified
     (node,) = graph.nodes(model)
     assert "output_shape" not in node.attributes and "auto_pad" not in node.attributes
     (found,) = Session(model, optimize=False, library=False).run({"x": x})
@@ -51,4 +51,4 @@ def test_pads_make_the_same(shape: list[int], auto_pad: str) -> None:
 )
 def test_what_pads_cannot_say_stays(shape: list[int], declared: list[int | str] | None) -> None:
     """An output that is longer by a stride or more, and one of an image of any size."""
-    assert not WrittenPads()(transposed(shape, declared)).modified
+    assert not PlainWindows()(transposed(shape, declared)).modified

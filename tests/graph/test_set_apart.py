@@ -10,7 +10,7 @@ from tiny import normal
 
 from onnxq.errors import BadModel
 from onnxq.passes.fusing.set_apart import SetApart
-from onnxq.passes.written_pads import WrittenPads
+from onnxq.passes.plain_windows import PlainWindows
 from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Session
 
@@ -88,6 +88,6 @@ def test_an_average_pool_with_dilations_is_opened(dilation: int) -> None:
         Session(model, library=False)
     x = {"x": normal(1, 3, 8, 8)}
     (wanted,) = Session(model, optimize=False, library=False).run(x)
-    assert WrittenPads()(model).modified == (dilation == 1)
+    assert PlainWindows()(model).modified == (dilation == 1)
     assert SetApart()(model).modified == (dilation > 1)
     np.testing.assert_allclose(Session(model, library=False).run(x)[0], wanted, atol=0.051)

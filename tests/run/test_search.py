@@ -1,29 +1,28 @@
-"""A search under a budget: exact, within its bound in the file that is written, and the same after a stop."""
+"""A search under a budget: exact, and within its bound in the file that is written."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import math
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
+import searched
 import tiny
 from click.testing import CliRunner
+from searched import bits, quantized, size
 
 import onnxq
-from onnxq import frontier, targets
+from onnxq import targets
 from onnxq.cli import main
 from onnxq.drafts.budgeted import BudgetDrafts
-from onnxq.errors import BadRecipe, CheckFailed, OnnxqError
+from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import open_job
 from onnxq.progress import QUIET
-from onnxq.quality import Power, Quality
 from onnxq.searching import meter, options, space
 from onnxq.searching.drop_search import EVALUATIONS
 from onnxq.searching.knapsack import Bound
@@ -33,63 +32,15 @@ from onnxq.searching.sensitivity import Sensitivity
 pytest.importorskip("highspy")
 pytestmark = pytest.mark.usefixtures("quick")
 
-TEXT = """m (float[n, 64] x) => (float[n, 24] y) {
-    a = MatMul (x, w0)  b = Relu (a)  c = MatMul (b, w1)  d = Relu (c)  e = MatMul (d, w2)  f = Add (e, b)
-    g = Relu (f)  y = MatMul (g, w3)
-}"""
-
-
-#: Enough to choose from, and no more.
-FORMATS = ("uint2/32", "uint2/64", "int3/32", "uint4/32", "int8", "float16")
-
 
 @pytest.fixture(autouse=True)
 def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
 
 
-def weights() -> dict[str, np.ndarray]:
-    """Of very different sensitivity: the second is almost nothing beside what is added to it."""
-    return {
-        "w0": tiny.normal(64, 128),
-        "w1": tiny.normal(128, 128, seed=1) / 16,
-        "w2": tiny.normal(128, 128, seed=2) / 8,
-        "w3": tiny.normal(128, 24, seed=3) * 2,
-    }
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier, samples of it, and which class the float model finds for each."""
-    made = tmp_path_factory.mktemp("search")
-    tiny.save(tiny.model(TEXT, weights()), made)
-    x = np.random.default_rng(0).standard_normal((64, 1, 64)).astype(np.float32)
-    w = weights()
-    b = np.maximum(x[:, 0] @ w["w0"], 0)
-    y = np.maximum(np.maximum(b @ w["w1"], 0) @ w["w2"] + b, 0) @ w["w3"]
-    np.savez(made / "data.npz", x=x, y=y.argmax(axis=1))
-    np.savez(made / "plain.npz", x=x)
-    return made
-
-
-def quantized(folder: Path, out: Path, target: str = "onnxq", **how: object) -> onnxq.Result:
-    recipe = onnxq.Recipe(effort="quick", algorithm="mse")  # which is quick; one test has data choose codes
-    how = {"data": folder / "plain.npz", "recipe": recipe, "target": target, "force": True} | how
-    if "budget" in how:
-        how = {"formats": FORMATS} | how
-    return onnxq.quantize(folder / "model.onnx", out, **how)
-
-
-def size(file: Path) -> int:
-    return file.stat().st_size
-
-
-def bits(plan: onnxq.Plan, file: Path) -> float:
-    """Of a weight in the mean, from the file itself."""
-    elements = sum(choice.elements for choice in plan if choice.op == "MatMul")
-    names = tuple(weights())
-    held = [t for t in onnx.load(file).graph.initializer if t.name.startswith(names)]
-    return 8 * sum(len(t.raw_data) for t in held) / elements
+    return searched.made(tmp_path_factory.mktemp("search"))
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------
@@ -240,100 +191,6 @@ def test_within_a_tighter_bound_what_was_measured_before_counts(monkeypatch: pyt
     search.measured((1, 1))
     again = search.least_harm(bounds)
     assert again is not None and again.chosen == (1, 1) and again.harm == 1
-
-
-def test_the_plan_of_a_search_can_be_carried_out_again(folder: Path, tmp_path: Path) -> None:
-    first = quantized(folder, tmp_path / "a.onnx", budget="bits=3")
-    (tmp_path / "plan.json").write_text(first.plan.to_json())
-    recipe = onnxq.Recipe("w4a16", effort="quick", algorithm="mse")
-    again = quantized(folder, tmp_path / "b.onnx", recipe=recipe, plan=onnxq.load_plan(tmp_path / "plan.json"))
-    assert [c.label for c in again.plan] == [c.label for c in first.plan]
-    like = quantized(folder, tmp_path / "c.onnx", recipe="auto", like=first.output)
-    assert [c.label for c in like.plan] == [c.label for c in first.plan]
-
-
-@pytest.mark.sweep
-def test_a_stopped_search_goes_on_and_finds_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = quantized(folder, tmp_path / "a.onnx", budget="bits=2.9")
-    ran, real = [], meter.Figures.of
-
-    def counted(quality: object) -> meter.Figures:
-        ran.append(1)
-        if len(ran) == 9:
-            raise KeyboardInterrupt
-        return real(quality)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(meter.Figures, "of", staticmethod(counted))
-    with pytest.raises(KeyboardInterrupt):
-        quantized(folder, tmp_path / "b.onnx", budget="bits=2.9")
-    kept = tmp_path / "b.onnx.search"
-    assert len(json.loads(kept.read_text())["plans"]) == 8
-    ran[:] = [1] * 10
-    again = quantized(folder, tmp_path / "b.onnx", budget="bits=2.9")
-    assert [c.label for c in again.plan] == [c.label for c in whole.plan]
-    assert not kept.exists()
-
-
-def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "o.onnx.search").write_text('{"search":"other","plans":{"x":{"harm":0.0,"sqnr":1.0}}}')
-    assert quantized(folder, tmp_path / "o.onnx", budget="bits=4").check is not None
-    (tmp_path / "p.onnx.search").write_text("my notes")
-    with pytest.raises(OnnxqError, match="exists; give --force"):
-        quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=False)
-
-
-def front(folder: Path, kept: Path) -> onnxq.Frontier:
-    how = {"target": "onnxq", "data": folder / "plain.npz", "formats": ("uint2/64", "uint4/32", "int8"), "points": 3}
-    return onnxq.search(folder / "model.onnx", onnxq.Recipe(effort="quick", algorithm="mse"), progress_file=kept, **how)
-
-
-def interrupted(*arguments: object) -> int:
-    raise KeyboardInterrupt
-
-
-def test_a_front_that_is_interrupted_late_goes_on_from_every_plan(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, ran, real = front(folder, kept := tmp_path / "f.search"), [], meter.Figures.of
-
-    def counted(quality: Quality) -> meter.Figures:
-        ran.append(1)
-        if len(ran) == whole.runs:
-            raise KeyboardInterrupt
-        return real(quality)
-
-    monkeypatch.setattr(meter.Figures, "of", staticmethod(counted))
-    with pytest.raises(KeyboardInterrupt):
-        front(folder, kept)
-    assert len(json.loads(kept.read_text())["plans"]) == whole.runs - 1
-    with monkeypatch.context() as writing:
-        writing.setattr(frontier.save, "save", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            front(folder, kept)
-    again = front(folder, kept)
-    assert (again.points, again.fresh) == (whole.points, 0)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"harm": math.inf}, {"harm": -1.0}, {"harm": 1e308}, {"sqnr": math.nan}, {"kld": math.inf}, {"flips": 2.0}],
-    ids=str,
-)
-def test_a_file_with_figures_that_cannot_be_is_not_used(folder: Path, tmp_path: Path, wrong: dict[str, float]) -> None:
-    bench, kept = SimpleNamespace(model=open_job(folder / "model.onnx").model), tmp_path / "f.search"
-    known = {"a": {"harm": 0.5, "sqnr": 20.0}, "b": {"harm": 0.1, "sqnr": 30.0}}
-    for more, count in (({}, 2), (wrong, 0)):
-        key = meter.Meter(bench, None, {}, 9)._key
-        kept.write_text(json.dumps({"search": key, "plans": known | {"b": known["b"] | more}}))
-        assert len(meter.Meter(bench, kept, {}, 9)._known) == count
-
-
-@pytest.mark.parametrize("noise", [1e280, math.inf])
-def test_figures_of_whatever_is_compared_can_be_read_again(noise: float) -> None:
-    quality = Quality(labels={"": {"y": Power(signal=1e-300, count=1, noise=noise)}})
-    assert meter.Figures.of(quality).are_believable and meter.Figures.of(quality).harm == 1e6
 
 
 def test_without_data_inputs_are_made_up(folder: Path, tmp_path: Path) -> None:

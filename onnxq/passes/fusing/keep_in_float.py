@@ -82,19 +82,12 @@ def rounded_unasked(model: ir.Model) -> Iterator[Rounded]:
         if not graph.is_op(node, *known.ROUNDED_UNASKED) or not _has_float_constants(node):
             continue
         reader = node
-        while graph.is_op(before := _producer(reader), *known.CODES_MOVE_PAST):
+        while graph.is_op(before := graph.producer_beside(reader), *known.CODES_MOVE_PAST):
             assert before is not None
             reader = before
-        source, floats = _producer(reader), reader.inputs[0]
+        source, floats = graph.producer_beside(reader), reader.inputs[0]
         if source is not None and floats is not None and _has_one_scale(source) and _becomes_codes(node):
             yield Rounded(node, floats, reader)
-
-
-def _producer(node: ir.Node) -> ir.Node | None:
-    """Of the first input, in the same graph."""
-    x = node.inputs[0] if node.inputs else None
-    before = None if x is None else x.producer()
-    return before if before is not None and before.graph is node.graph else None
 
 
 def _has_one_scale(node: ir.Node) -> bool:
