@@ -29,6 +29,7 @@ from onnxq.files import limits, mirror
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
 from onnxq.recipe import Recipe
+from onnxq.samples.reading import reading_of
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data
 
@@ -74,7 +75,8 @@ def opened_by(job: Job) -> OpenedBy:
     """
     source = job.sampling.source
     source = None if source is None else mirror.given(require_openable(source))
-    sampling = replace(job.sampling, source=source)
+    reading = reading_of(job.sampling.preprocessing).openable()
+    sampling = replace(job.sampling, source=source, preprocessing=reading)
     files, data = tuple(map(mirror.identity_of, job.files)), "" if job.data is None else job.data.hash()
     place, target = mirror.given(job.path.absolute()), job.target.name
     return OpenedBy(place, job.recipe, target, sampling, job.also, job.factors, files, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxq.boundary import warn
@@ -40,6 +40,10 @@ class Reading:
             for each in (file, folder / tokenizer.CONFIG):
                 digest.update(each.read_bytes() if each.is_file() else b"-")
         return f"{self.preprocessing} {digest.hexdigest()} {self.lengths or LENGTHS}"
+
+    def openable(self) -> Reading:
+        """The same for processes in other folders."""
+        return self if self.tokenizer is None else replace(self, tokenizer=self.tokenizer.absolute())
 
     def tell_unused(self, why: str) -> None:
         """A sentence for each part of it, none of which has an effect; `why` goes behind a colon."""

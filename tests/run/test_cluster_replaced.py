@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import corpora
 import numpy as np
 import pytest
 import tiny
@@ -21,6 +22,8 @@ from onnxq.calibration.find_ranges import Effort
 from onnxq.cluster import dask_cluster
 from onnxq.errors import BadRecipe
 from onnxq.job import open_job
+from onnxq.samples.reading import reading_of
+from onnxq.samples.sampling import Sampling
 
 pytestmark = QUIET
 TEXT = """g (float[n, 96] x) => (float[n, 48] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"""
@@ -140,3 +143,24 @@ def test_a_worker_prepares_the_model_for_all_that_may_be_planned(
     assert hash_model(again.model) == hash_model(job.model)
     assert hash_model(again.model) != hash_model(shards.open_again(dataclasses.replace(by, also=())).model)
     assert again.data is not None and again.data.hash() == by.data
+
+
+def test_a_tokenizer_at_a_path_of_this_folder_is_the_same_in_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "tok").mkdir()
+    corpora.tokenizer(tmp_path / "tok")
+    corpora.text(tmp_path / "t.txt")
+    tiny.save(corpora.encoder(), tmp_path)
+    sampling = Sampling("t.txt", reading_of(tokenizer="tok"))
+    job = open_job("model.onnx", onnxq.Recipe("w8a8", keep_slow=True), "onnx", sampling)
+    by = shards.opened_by(job)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = shards.open_again(by)
+    assert job.data is not None and again.data is not None and again.data.hash() == by.data
+    inputs = {value.name for value in job.model.graph.inputs if value.const_value is None}
+    assert next(iter(again.data)).keys() == inputs
+        value.name for value in job.model.graph.inputs if value.const_value is None
+    }
