@@ -162,5 +162,3 @@ def test_a_tokenizer_at_a_path_of_this_folder_is_the_same_in_another_one(
     assert job.data is not None and again.data is not None and again.data.hash() == by.data
     inputs = {value.name for value in job.model.graph.inputs if value.const_value is None}
     assert next(iter(again.data)).keys() == inputs
-        value.name for value in job.model.graph.inputs if value.const_value is None
-    }
