@@ -19,9 +19,7 @@ from onnx import helper
 from onnxq.bundles import measure
 from onnxq.checking.layers.difference import difference
 from onnxq.cli import main
-from onnxq.errors import UnusedOption
 from onnxq.quality import MAX_DB, Quality, compare_outputs
-from onnxq.quality.gaps import Gaps
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = (
@@ -126,51 +124,6 @@ def test_samples_that_are_left_out_are_told() -> None:
     for words in (("check", "sound.onnx", "sound.onnx"), ("quantize", "sound.onnx", "-s", "fp16", "-o", "out.onnx")):
         said = run(*words, "--data", "some.npz")
         assert "no finite number at 'y' on some of these inputs: those are left out of the comparison" in said
-
-
-@pytest.mark.parametrize("data", ["nan", "inf"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("quantize", "sound.onnx", "-s", "w8a8", "-o", "out"),
-        ("quantize", "sound.onnx", "-s", "w4a16", "-o", "out"),
-        ("quantize", "sound.onnx", "-s", "w4a16", "--algorithm", "gptq", "-o", "out"),
-        ("calibrate", "sound.onnx", "-s", "w8a8", "-o", "out"),
-        ("calibrate", "sound.onnx", "--evidence", "out"),
-    ],
-    ids=" ".join,
-)
-def test_nothing_is_calibrated_on_samples_without_a_number(words: tuple[str, ...], data: str, folder: Path) -> None:
-    words = tuple(f"out{'.onnx' if words[0] == 'quantize' else '.npz'}" if word == "out" else word for word in words)
-    said = run(*words, "--data", f"{data}.npz", code=1)
-    kind = {"nan": "NaN", "inf": "infinity"}[data]
-    assert f"'{data}.npz': no sample holds a finite number: " in said and f"hold {kind} at input 'x'" in said
-    assert not list(folder.glob("out*"))
-
-
-@pytest.mark.parametrize("words", ["quantize -s w8a8", "quantize -s w4a16", "calibrate -s w8a8", "calibrate"])
-def test_calibration_tells_what_it_leaves_out(words: str) -> None:
-    x = tiny.normal(12, 1, 16)
-    x[0], x[11, 0, 3] = np.nan, np.inf
-    output = ("--evidence" if words == "calibrate" else "-o", "out.onnx")
-    np.savez("some.npz", x=x)
-    with pytest.warns(UnusedOption, match=r"2 of 12 samples hold NaN and infinity at input 'x' \(samples 0, 11\)"):
-        run(*words.split(), "sound.onnx", "--data", "some.npz", *output)
-    x[0] = 1
-    np.savez("some.npz", x=x)
-    with pytest.warns(UnusedOption, match=r"1 of 12 samples holds infinity at input 'x' \(sample 11\)"):
-        run(*words.split(), "sound.onnx", "--data", "some.npz", *output, "--force")
-
-
-def test_masks_and_integers_lack_no_numbers() -> None:
-    gaps, mask = Gaps(), np.where(np.tri(4) > 0, 0, -np.inf).astype(np.float32)
-    gaps.look(0, {"mask": mask, "ids": np.arange(4)})
-    assert not gaps.found and not gaps.is_all
-    gaps.look(1, {"mask": mask - 1, "ids": np.arange(4)})
-    assert gaps.found == {1: {"mask": ["infinity"]}}
-    only_ids = Gaps()
-    only_ids.look(0, {"ids": np.arange(4)})
-    assert not only_ids.is_all
 
 
 @pytest.mark.parametrize("weights", [NAN, {}], ids=["the same", "other"])
