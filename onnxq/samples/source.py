@@ -154,8 +154,11 @@ class Data:
         whole = self.fingerprint
         if whole is None:
             return Data(self.source, reads, gaps=self.gaps)
-        digest = lambda: hashlib.sha256(f"{whole()} {what}".encode()).hexdigest()  # noqa: E731
-        return Data(self.source, reads, digest, gaps=self.gaps)
+
+        def fingerprint() -> str:
+            return hashlib.sha256(f"{whole()} {what}".encode()).hexdigest()
+
+        return Data(self.source, reads, fingerprint, gaps=self.gaps)
 
 
 def inputs_of(model: ir.Model) -> tuple[Input, ...]:
