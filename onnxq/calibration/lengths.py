@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration import calibrate
 from onnxq.calibration.calibrate import Keep, Means
+from onnxq.calibration.turns import turns_of
 from onnxq.errors import BadModel
 from onnxq.job import Job
 from onnxq.made_up.dims import Dims
@@ -50,8 +51,8 @@ class Axis:
 
 
 def with_other_lengths(job: Job, session: Session, trials: Trials, seen: Sequence[Feed]) -> Trials:
-    """`trials` with their samples at other sizes of those free dimensions that have one size in the data, and further
-    ones: two in one batch where all have one row, else a row.
+    """`trials` with their samples at other sizes of those free dimensions that have one size in the data, and at other
+    numbers of turns; and further ones: two in one batch where all have one row, else a row.
 
     Args:
         session: a `scout` of the job's model.
@@ -62,9 +63,10 @@ def with_other_lengths(job: Job, session: Session, trials: Trials, seen: Sequenc
     found = [Trial(label, feed) for label, feed in others.of(given)]
     further = tuple(Trial(label, feed) for label, feed in others.batches(given))
     trials = dataclasses.replace(trials, further=(*trials.further, *further))
-    advice = "checked at other sizes too; if the model will see such, give samples of these as well"
-    where = "; ".join(str(axis) for axis in others.axes)
-    return trials.joined(found, [f"{where}: {advice}"] if found else [])
+    advice = "checked at other {} too; if the model will see such, give samples of these as well"
+    kinds: dict[str, Sequence[object]] = {"sizes": others.axes, "numbers": others.turns}
+    notes = [f"{'; '.join(map(str, one))}: {advice.format(what)}" for what, one in kinds.items() if one]
+    return trials.joined(found, notes if found else [])
 
 
 def fit_ranges(
@@ -104,7 +106,8 @@ def fit_ranges(
 
 
 class _Others:
-    """Samples at other sizes of the dimensions (`axes`, and of the batch `rows`) that have one size in `seen`."""
+    """Samples at other sizes of the dimensions (`axes`, and of the batch `rows`) that have one size in `seen`, and at
+    other numbers of `turns`."""
 
     def __init__(self, job: Job, session: Session, seen: Sequence[Feed]) -> None:
         self._job = job
@@ -113,12 +116,20 @@ class _Others:
         self._dims = Dims(session.inputs)
         single = _single(self._dims, session.inputs, seen)
         self.axes = [axis for axis in single if axis.symbol in self._dims.rest and axis.size > 1]
+        self.turns = turns_of(job.model, seen)
         self._size = {axis.symbol: axis.size for axis in single}
         self.rows = [axis for axis in single if axis.symbol not in self._dims.rest or (axis.size, axis.axis) == (1, 0)]
 
     def of(self, feeds: Sequence[Feed]) -> Iterator[tuple[str, Feed]]:
         """(at which sizes, sample), those that the model runs; fewer of them the longer they are."""
         made = dict(self._at_sizes(feeds)) if self.axes else {}
+        made |= {
+            f"the data at {turns.input} = {count}": [
+                turns.at(count, feed) for feed in (feeds if count < turns.count else feeds[:CHANGED])
+            ]
+            for turns in self.turns
+            for count in turns.others
+        }
         if self._crashes([feed for group in made.values() for feed in group]):
             made = {label: group for label, group in made.items() if not self._crashes(group)}
         yield from ((label, feed) for label, group in made.items() for feed in group if _runs(self._session, feed))
