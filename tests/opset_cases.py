@@ -187,6 +187,8 @@ DequantizeLinear | 13 | {_ONE} | q = QuantizeLinear<{_THIRD}>(x{_COLUMN})  y = D
 Det | 11 | {_ONE} | y = Det(x)
 Dropout | 7-11 | {_ONE} | y = Dropout<ratio=0.3>(x)
 Dropout | 7-11 | {_ONE} | y = Dropout(x)
+Dropout | 7-9 | {_ONE} | z, m = Dropout(x)  y = Add(x, m)
+Dropout | 10-11 | {_ONE} | z, m = Dropout<ratio=0.3>(x)  n = Cast<to=1>(m)  y = Add(x, n)
 Dropout | 12 | {_ONE} | y = Dropout(x, half)
 Equal | 7 | {_ONE} | i = Cast<to=6>(x)  e = Equal(i, three_32)  y = Cast<to=1>(e)
 Equal | 11 | {_ONE} | e = Equal(x, x)  y = Cast<to=1>(e)

@@ -13,9 +13,13 @@ from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.types import infer_types
+from onnxq.runtime import known
 
-#: First opsets with: places of pixels that a Resize names; one axis of a Hardmax; a scale for each channel.
-_RESIZE, _HARDMAX, _GROUP_NORMALIZATION = 11, 13, 21
+#: First opsets with: places of pixels that a Resize names; one axis of a Hardmax; a scale for each channel; a mask of
+#: Dropout that says what is kept.
+_RESIZE, _HARDMAX, _GROUP_NORMALIZATION, _DROPOUT = 11, 13, 21, 12
+#: The opsets in which a mask of Dropout is of numbers, of those that onnxruntime runs.
+_MASK_OF_NUMBERS = (7, 9)
 _PLACES = "coordinate_transformation_mode"
 #: Until here Clip and Pad had their numbers as attributes; the converter makes float32 of them whatever they are for.
 _NUMBERS = {"Clip": 11, "Pad": 11}
@@ -45,6 +49,8 @@ def before(nodes: Iterable[ir.Node], names: Names, opset: int, version: int) -> 
     for node in list(nodes):
         if graph.is_op(node, "Hardmax") and opset < _HARDMAX <= version:
             _flatten(node, names)
+        elif graph.is_op(node, "Dropout") and _MASK_OF_NUMBERS[0] <= opset < _DROPOUT <= version:
+            _empty_mask(node, names, of_numbers=opset <= _MASK_OF_NUMBERS[1])
         elif graph.is_op(node, "Pad") and graph.attribute_string(node, "mode", "constant") != "constant":
             node.attributes.pop("value", None)  # it is not read, and later versions do not know it
 
@@ -96,6 +102,19 @@ def _flatten(node: ir.Node, names: Names) -> None:
     node.replace_input_with(0, flat.outputs[0])
     node.attributes["axis"] = ir.AttrInt64("axis", 1)
     _shape_behind(node, size, names)
+
+
+def _empty_mask(node: ir.Node, names: Names, *, of_numbers: bool) -> None:
+    """Where nothing is dropped the mask was zeros, and is ones now."""
+    x, mask = _data(node), next((value for value in node.outputs[1:] if known.is_wanted(value)), None)
+    if mask is None:
+        return
+    name = names.fresh(f"{mask.name}_none")
+    made = graph.add_node(node, "Greater", [x, x], name, name)  # no number is greater than itself, nor is NaN
+    if of_numbers:
+        name = names.fresh(f"{mask.name}_zeros")
+        made = graph.add_node(node, "Cast", [made], name, name, {"to": mask.dtype or x.dtype or ir.DataType.FLOAT})
+    graph.replace_value(mask, made)
 
 
 def _shape_behind(node: ir.Node, size: ir.Value, names: Names) -> None:
