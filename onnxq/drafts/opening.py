@@ -17,6 +17,7 @@ from onnxq.calibration.lengths import LOOKED_AT, fit_ranges
 from onnxq.calibration.memory import bytes_for
 from onnxq.checking.judging import trials_for
 from onnxq.drafts.budgeted import forms_of, progress_of
+from onnxq.drafts.taken_there import taken_there
 from onnxq.encoding import memo
 from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.files.staging import scratch
@@ -136,6 +137,8 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
         if names and any(label != GIVEN for label in trials.labels):
             rewrite = functools.partial(job.rewritten, job.plan)
             ranges = fit_ranges(job, rewrite, names, ranges, trials, seen)
+    if request.check and request.plan is None and job.nbytes <= WHOLE_MODEL_BYTES:
+        job = dataclasses.replace(job, plan=taken_there(job, ranges, trials))
     if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
         job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
     return job, ranges, trials

@@ -15,7 +15,7 @@ from tiny import normal
 
 from onnxq import Recipe, pipeline
 from onnxq.checking import elsewhere
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadModel, BadRecipe
 from onnxq.pipeline import Result
 from onnxq.plan import Method, Plan
 from onnxq.runtime.consumers import open_in
@@ -226,3 +226,21 @@ def test_a_profile_that_knows_that_runtime_decides_the_same_without_it(
             quantized(tmp_path, CHAIN, *"klm", profile=closed)
     else:
         assert in_int8(quantized(tmp_path, CHAIN, *"klm", profile=closed)[1].plan) == "ab"
+
+
+def test_a_node_that_the_runtime_does_not_read_in_integers_stays_in_float_and_the_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: None
+) -> None:
+    class Particular(StandIn):
+        def __init__(self, model: Path, threads: int) -> None:
+            super().__init__(model, threads=threads)
+            nodes = onnx.load(model).graph.node
+            decoded = {name for node in nodes if node.op_type == "DequantizeLinear" for name in node.output}
+            if any(node.name == "b" and node.input[0] in decoded for node in nodes):
+                raise BadModel("it refuses the model: no codes for b")
+
+    monkeypatch.setattr(consumer, "Session", Particular)
+    _, done = quantized(tmp_path, CHAIN, *"klm", keep_slow=True)
+    assert in_int8(done.plan) == "ac"
+    assert done.plan.choices["b"].reason == "else it refuses the model: no codes for b"
+    assert done.check is not None and done.check.elsewhere is not None and done.check.elsewhere.was_run

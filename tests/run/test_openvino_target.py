@@ -220,3 +220,35 @@ def test_a_table_that_is_also_the_head(tmp_path: Path) -> None:
         opened = open_in("openvino", path, 1)
         assert opened is not None
         assert tiny.sqnr(Session(path).run(feed)[0], opened.run(feed)[0]) > 25  # computes in bf16 where it has that
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("g (float[n, 48] x) => (float[n, 96] y, float[n, 48] z)"
+         " { z = MatMul (x, w)  s = SplitToSequence <axis = 1> (z, half)  e = ConcatFromSequence <axis = 0> (s)  y = MatMul (e, v) }",
+         {"y"}),
+        ("g (double[n, 48] x) => (double[n, 96] y, float[n, 48] z)"
+         " { f = Cast <to = 1> (x)  z = MatMul (f, w)  t = Tanh (f)  h = MatMul (t, u)  r = Relu (h)"
+         "  d = Cast <to = 11> (r)  y = MatMul (d, wide) }",
+         {"z", "y"}),
+    ],
+    ids=["a joined sequence", "float64"],
+)  # fmt: skip
+def test_what_openvino_reads_in_float_alone_stays_there(tmp_path: Path, body: str, left: set[str]) -> None:
+    """It refused the whole file."""
+    pytest.importorskip("openvino")
+    constants = {"w": normal(48, 48), "u": normal(48, 24, seed=1), "v": normal(24, 96, seed=2)}
+    constants |= {"wide": normal(24, 96, seed=3).astype(np.float64), "half": np.array(24)}
+    model = tiny.model(body, {name: x for name, x in constants.items() if name in body})
+    is_double = "double" in body
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((4, 48)).astype(np.float64 if is_double else np.float32)} for _ in range(8)]
+    done = quantize(
+        tiny.save(model, tmp_path), tmp_path / "q.onnx", Recipe("w8a8", keep_slow=True), target="openvino", data=data
+    )
+    assert {choice.node for choice in done.plan if choice.method is not Method.STATIC} == left
+    assert any(choice.reason.startswith("else OpenVINO refuses the model: ") for choice in done.plan)
+    found = done.check
+    assert found is not None and found.elsewhere is not None and found.elsewhere.was_run
+    assert min(found.sqnr, found.elsewhere.sqnr) > 30

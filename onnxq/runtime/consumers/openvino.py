@@ -132,4 +132,4 @@ def _originals(node: Any) -> Iterator[str]:
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else first_line(error)
+    return lines[-1].removeprefix("-- ") if lines else first_line(error)
