@@ -222,19 +222,17 @@ def test_a_table_that_is_also_the_head(tmp_path: Path) -> None:
         assert tiny.sqnr(Session(path).run(feed)[0], opened.run(feed)[0]) > 25  # computes in bf16 where it has that
 
 
-@pytest.mark.parametrize(
-    ("body", "left"),
-    [
-        ("g (float[n, 48] x) => (float[n, 96] y, float[n, 48] z)"
-         " { z = MatMul (x, w)  s = SplitToSequence <axis = 1> (z, half)  e = ConcatFromSequence <axis = 0> (s)  y = MatMul (e, v) }",
-         {"y"}),
-        ("g (double[n, 48] x) => (double[n, 96] y, float[n, 48] z)"
-         " { f = Cast <to = 1> (x)  z = MatMul (f, w)  t = Tanh (f)  h = MatMul (t, u)  r = Relu (h)"
-         "  d = Cast <to = 11> (r)  y = MatMul (d, wide) }",
-         {"z", "y"}),
-    ],
-    ids=["a joined sequence", "float64"],
-)  # fmt: skip
+JOINED = """g (float[n, 48] x) => (float[n, 96] y, float[n, 48] z) {
+    z = MatMul (x, w)  s = SplitToSequence <axis = 1> (z, half)  e = ConcatFromSequence <axis = 0> (s)
+    y = MatMul (e, v)
+}"""
+DOUBLE = """g (double[n, 48] x) => (double[n, 96] y, float[n, 48] z) {
+    f = Cast <to = 1> (x)  z = MatMul (f, w)  t = Tanh (f)  h = MatMul (t, u)  r = Relu (h)
+    d = Cast <to = 11> (r)  y = MatMul (d, wide)
+}"""
+
+
+@pytest.mark.parametrize(("body", "left"), [(JOINED, {"y"}), (DOUBLE, {"z", "y"})], ids=["joined", "double"])
 def test_what_openvino_reads_in_float_alone_stays_there(tmp_path: Path, body: str, left: set[str]) -> None:
     """It refused the whole file."""
     pytest.importorskip("openvino")
