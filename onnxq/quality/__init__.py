@@ -147,6 +147,18 @@ class Quality:
         more = allowance if own in found else 0.0
         return min((x if label == own else x + more for label, x in found.items()), default=MAX_DB)
 
+    def short_of(self, sqnr: float, contrast: float, own: str, allowance: float) -> list[tuple[str, str]]:
+        """Output and label of what is below these, the worst contrast first; `allowance` as in `contrast_for`."""
+        decibels = self._decibels(self._usual_signal())
+        contrasts = self._decibels(self._usual_variation(), lambda power: power.variation)
+        more = allowance if own in contrasts else 0.0
+        found = sorted((x, name, label) for label, row in contrasts.items() for name, x in row.items())
+        return [
+            (name, label)
+            for x, name, label in found
+            if not (decibels[label][name] >= sqnr and x >= contrast - (0.0 if label == own else more))
+        ]
+
     def by_output(self) -> dict[str, float]:
         """SQNR of each output in dB, on the samples of the label on which it is worst."""
         table = self._decibels(self._usual_signal())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from onnxq import formats
 from onnxq.plan import Choice, Method, Plan, finer
-from onnxq.preference import RECURRENT_BAR, preference_of
+from onnxq.preference import RECURRENT_BAR, Preference, preference_of
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe, twin
 from onnxq.samples.trials import GIVEN
@@ -73,22 +74,9 @@ def _refined_once(
     is_named = recipe.scheme not in SCHEMES  # a format by its word is held to what the user asked for, and no more
     # Who names four bits, or a format, wants it for its size; who computes in float16 wants that wherever it will do.
     bargains = not (four_bits or recipe.keep_slow or bench.is_for_another or plan.those(Method.HALF))
-    aim, wanted = recipe.aim, float("-inf")
     bar = preference.bar_of(**kind)
     stricter = max(0.0, bar - preference.bar)
-    least = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
-    of_others = max(0.0, least - preference.weights_bar)
-    if not (four_bits or is_named):
-        wanted = least
-    if plan.those(Method.STATIC, Method.DYNAMIC):
-        # What is lost in the int8 kernels no weight brings back.
-        best = bench.quality(with_finest_weights(plan))
-        wanted = min(wanted, best.contrast_for(GIVEN, of_others) - ADDED)
-        aim = aim if recipe.min_sqnr is not None else min(aim, best.sqnr - ADDED)
-
-    def enough(candidate: Plan) -> bool:
-        quality = bench.quality(candidate)
-        return quality.sqnr >= aim and quality.contrast_for(GIVEN, of_others) >= wanted
+    floor = _floor(bench, plan, recipe, preference, asks_for_bits=four_bits or is_named)
 
     def noise_price(candidate: Plan) -> float:
         """What the noise is worth, in bytes relative to float."""
@@ -103,8 +91,10 @@ def _refined_once(
         return plan
     finest = plan.replacing(fine.values())
     if plan.shortens_floats and not (four_bits or is_named):
-        wanted = max(wanted, min(HALF_BAR, bench.quality(finest).contrast_for(GIVEN, of_others) - ADDED))
-    is_enough = enough(plan)
+        most = bench.quality(finest).contrast_for(GIVEN, floor.of_others) - ADDED
+        floor = dataclasses.replace(floor, contrast=max(floor.contrast, min(HALF_BAR, most)))
+    missed = floor.missed(plan)
+    is_enough = not missed
     if is_enough and not (bargains and noise_price(finest) + LEAST_GAIN < noise_price(plan)):
         return plan
     noise = harm(bench, finest, [c for c in coarse if c.node in fine], measurements, progress)
@@ -112,8 +102,8 @@ def _refined_once(
     units = sorted(
         sharing(bench, fine.values()).values(), key=lambda unit: _noise_per_weight(unit, noise), reverse=True
     )
-    ranked = [choice for unit in units for choice in unit]
-    needed = 0 if is_enough else _fewest(plan, ranked, enough)
+    ranked = [_saying_where(choice, missed) for unit in units for choice in unit]
+    needed = 0 if is_enough else _fewest(plan, ranked, lambda candidate: not floor.missed(candidate))
     counts = _growing(needed, len(ranked)) if bargains else [needed]
     progress.start("measuring longer formats", len(counts))
     priced = []
@@ -125,6 +115,42 @@ def _refined_once(
     if chosen and is_short and bench.size(plan.replacing(chosen)) <= bench.size(plan):
         chosen = [dataclasses.replace(choice, reason=NO_SMALLER) for choice in chosen]
     return plan.replacing(chosen)
+
+
+@dataclass(frozen=True)
+class _Floor:
+    """What a plan is to reach: dB of each output, and of contrast, in which other samples than the user's may be lower
+    by `of_others`."""
+
+    bench: PlanBench
+    aim: float
+    contrast: float
+    of_others: float
+
+    def missed(self, plan: Plan) -> list[tuple[str, str]]:
+        """Outputs, and kinds of samples, at which the plan does not reach it, the worst first."""
+        return self.bench.quality(plan).short_of(self.aim, self.contrast, GIVEN, self.of_others)
+
+
+def _floor(bench: PlanBench, plan: Plan, recipe: Recipe, preference: Preference, *, asks_for_bits: bool) -> _Floor:
+    least = RECURRENT_BAR - preference.lower - SLACK if bench.is_recurrent else preference.weights_bar
+    of_others = max(0.0, least - preference.weights_bar)
+    aim, wanted = recipe.aim, float("-inf") if asks_for_bits else least
+    if plan.those(Method.STATIC, Method.DYNAMIC):
+        # What is lost in the int8 kernels no weight brings back.
+        best = bench.quality(with_finest_weights(plan))
+        wanted = min(wanted, best.contrast_for(GIVEN, of_others) - ADDED)
+        aim = aim if recipe.min_sqnr is not None else min(aim, best.sqnr - ADDED)
+    return _Floor(bench, aim, wanted, of_others)
+
+
+def _saying_where(choice: Choice, missed: Sequence[tuple[str, str]]) -> Choice:
+    """With the output, and the kind of samples, that suffer most."""
+    if not missed or choice.reason not in (REASON, HALF_REASON):
+        return choice
+    output, label = missed[0]
+    where = "" if label in ("", GIVEN) else f" of {label}"
+    return dataclasses.replace(choice, reason=f"{choice.reason}: '{output}'{where}")
 
 
 def _has_finer(choice: Choice) -> bool:

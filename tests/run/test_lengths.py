@@ -126,3 +126,32 @@ def test_a_length_at_which_onnxruntime_crashes_is_left_out(tmp_path: Path, monke
     result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a8", keep_slow=True), data=texts(24))
     assert result.check is not None
     assert set(result.check.kinds) == {"data", "the data at seq = 1", "the data at seq = 48"}
+
+
+def test_a_length_at_which_one_output_takes_no_short_format_is_named_and_others_keep_theirs(tmp_path: Path) -> None:
+    """Over one row the deviation is nearly none, by which numbers are divided before they turn."""
+    body = """
+    g (float[batch, seq, 64] x) => (float[batch, seq, 32] y, float[batch, seq, 16] z) {
+        [good] a = MatMul(x, w0)  b = Relu(a)  y = MatMul(b, w1)
+        [bad] c = MatMul(x, w2)
+        mean = ReduceMean<axes = [1], keepdims = 1>(c)  d = Sub(c, mean)  e = Mul(d, d)
+        f = ReduceMean<axes = [1], keepdims = 1>(e)  h = Add(f, tiny)  deviation = Sqrt(h)
+        i = Div(c, deviation)  j = Sin(i)  [behind] z = MatMul(j, w3)
+    }"""
+    shapes = {"w0": (64, 96), "w1": (96, 32), "w2": (64, 64), "w3": (64, 16)}
+    constants: dict[str, NDArray] = {
+        name: tiny.normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())
+    }
+    path = tiny.save(tiny.model(body, {**constants, "tiny": np.array(1e-6, np.float32)}), tmp_path)
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((2, 12, 64), np.float32)} for _ in range(16)]
+    output = tmp_path / "q.onnx"
+    result = onnxq.quantize(path, output, onnxq.Recipe("bf16", keep_slow=True), data=data, target="onnxq")
+    formats = {choice.node: choice.format for choice in result.plan}
+    assert formats["bad"] is None and formats["good"] == formats["behind"] == "bfloat16"
+    reason = "a shorter format costs too much accuracy here: 'z' of the data at seq = 1"
+    assert result.plan.choices["bad"].reason == reason
+    a, b = Session(path), Session(output)
+    for length in (1, 5, 40):
+        feed = {"x": rng.standard_normal((3, length, 64), np.float32)}
+        assert min(tiny.sqnr(x, y) for x, y in zip(a.run(feed), b.run(feed), strict=True)) > 35
