@@ -16,21 +16,28 @@ from onnxq.runtime.session import Feed
 
 #: What a number goes through on its way to a Loop.
 _CARRYING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+#: Turns that a Loop takes at most: a larger number says that something else ends it.
+MOST = 1 << 16
 
 
 @dataclass(frozen=True)
 class Turns:
-    """An input that counts them, of which the data know one value."""
+    """An input that counts them, of which the data know one value.
+
+    Attributes:
+        most: that its type holds.
+    """
 
     input: str
     count: int
+    most: int
 
     def __str__(self) -> str:
         return f"input '{self.input}', a number of turns, is {self.count} in all of the data"
 
     @property
     def others(self) -> list[int]:
-        return sorted({0, 1, 2 * self.count} - {self.count})
+        return sorted({0, 1, min(2 * self.count, self.most)} - {self.count})
 
     def at(self, count: int, feed: Feed) -> Feed:
         """A sample that takes another number of turns."""
@@ -42,9 +49,11 @@ def turns_of(model: ir.Model, feeds: Sequence[Feed]) -> list[Turns]:
     found = []
     for name in dict.fromkeys(_counting(model)):
         counts = [feed[name] for feed in feeds if name in feed]
-        seen = {int(count.item()) for count in counts if count.size == 1}
-        if len(seen) == 1 and len(counts) == len(feeds) and min(seen) >= 0 and all(x.size == 1 for x in counts):
-            found.append(Turns(name, seen.pop()))
+        if len(counts) != len(feeds) or any(x.size != 1 or x.dtype.kind not in "iu" for x in counts):
+            continue
+        seen = {int(x.item()) for x in counts}
+        if len(seen) == 1 and 0 <= min(seen) <= MOST:
+            found.append(Turns(name, seen.pop(), int(np.iinfo(counts[0].dtype).max)))
     return found
 
 

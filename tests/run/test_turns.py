@@ -10,6 +10,8 @@ import tiny
 from numpy.typing import NDArray
 
 import onnxq
+from onnxq.calibration.turns import turns_of
+from onnxq.model.load import load_model
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -66,3 +68,20 @@ def test_numbers_of_turns_that_differ_are_the_users(tmp_path: Path) -> None:
     assert result.check is not None
     assert not any("turns" in note for note in result.check.notes)
     assert not [kind for kind in result.check.kinds if "n =" in kind]
+
+
+def test_what_is_no_number_of_turns_is_left_alone(tmp_path: Path) -> None:
+    """The largest integer means that something else ends the Loop; and small types hold no twice as many."""
+    model = load_model(shrinking(tmp_path))
+    for counts, others in (
+        ([2**63 - 1], None),
+        ([-1], None),
+        ([2.0], None),
+        ([], None),
+        ([0], [1]),
+        ([100], [0, 1, 200]),
+    ):
+        found = turns_of(model, [{"n": np.array(counts)}])
+        assert (found[0].others if found else None) == others
+    (found_small,) = turns_of(model, [{"n": np.array([100], np.int8)}])
+    assert found_small.others == [0, 1, 127]
