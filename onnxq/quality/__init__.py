@@ -56,6 +56,7 @@ class Quality:
 
     Outputs of integers, truth values and texts are decisions. Where a model has no others, the figures are theirs: each
     counts as a number of power 1, with as much noise as flips so many of them: 20 dB where 3 % flip, 40 where 0.3 % do.
+    Beside numbers, truth values count so where most of them are the contrary: no noise does that.
 
     Attributes:
         ignored: outputs that are not looked at.
@@ -108,15 +109,14 @@ class Quality:
 
     @property
     def _powers_by_label(self) -> Mapping[str, Mapping[str, Power]]:
-        """`labels`; where there is nothing in them, what decisions count as that are outputs themselves."""
-        if any(self.labels.values()):
-            return self.labels
-        return {
-            label: {
-                name: Power(x.count, 0.0, x.count, x.count * x.noise) for name, x in found.items() if math.isnan(x.kld)
-            }
-            for label, found in self.decisions.items()
-        }
+        """`labels`, and what decisions count as that are outputs themselves: all where there are no numbers."""
+        has_numbers = any(self.labels.values())
+        powers = {label: dict(outputs) for label, outputs in self.labels.items()} if has_numbers else {}
+        for label, name, each in self._said():
+            if each.is_contrary or not has_numbers:
+                power = Power(each.count, 0.0, each.count, each.count * each.noise)
+                powers.setdefault(label, {})[name] = power
+        return powers
 
     @property
     def blank(self) -> list[str]:
@@ -131,7 +131,7 @@ class Quality:
     @property
     def _most(self) -> float:
         """The most that is reported of all outputs together."""
-        return UNEQUAL_DB if self.appearing else MAX_DB
+        return UNEQUAL_DB if self.appearing or any(each.flips for _, _, each in self._said()) else MAX_DB
 
     @property
     def sqnr(self) -> float:

@@ -63,11 +63,13 @@ class Decisions:
         kld: Kullback-Leibler divergence of the quantized model's distributions from the float one's, in nats; NaN where
             there are none.
         flips: places where another class is the likeliest, or where it says another one.
+        are_truths: whether it says true or false.
     """
 
     kld: float = 0.0
     flips: float = 0.0
     count: int = 0
+    are_truths: bool = False
 
     def add(self, classes: Classes, wanted: NDArray, got: NDArray) -> None:
         """Places at which the float model gives no numbers are left out; those at which only the other one gives none
@@ -87,6 +89,12 @@ class Decisions:
         """Integers, truth values or texts of one shape."""
         self.flips += float(np.count_nonzero(wanted != got))
         self.count += wanted.size
+        self.are_truths = wanted.dtype.kind == "b"
+
+    @property
+    def is_contrary(self) -> bool:
+        """Whether most of many truth values are the other one, which no noise makes of them: it flips half at most."""
+        return self.are_truths and self.count >= FEW and 2 * self.flips > self.count
 
     @property
     def noise(self) -> float:
@@ -106,6 +114,7 @@ class Decisions:
         self.kld += other.kld
         self.flips += other.flips
         self.count += other.count
+        self.are_truths |= other.are_truths
 
 
 def is_text(x: NDArray) -> bool:

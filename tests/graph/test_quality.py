@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from onnxq.checking import models
 from onnxq.errors import CheckFailed
-from onnxq.quality import MAX_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, UNEQUAL_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import Classes, scores_beside
 
@@ -126,11 +126,24 @@ def test_integers_and_texts_are_decisions(dtype: DTypeLike) -> None:
 
 
 def test_decisions_beside_numbers_are_counted_and_leave_the_figures_alone() -> None:
+    """But for what is said of outputs that are equal."""
     x, classes = np.array([1.0, 2.0]), np.array([3, 4])
     quality = compare_outputs(["x", "id"], [[x, classes]], [[x, classes + 1]])
-    assert quality.flips == 1 and quality.sqnr == MAX_DB and quality.outputs == {"x"}
+    assert quality.flips == 1 and quality.sqnr == UNEQUAL_DB and quality.outputs == {"x"}
     quality.merge(compare_outputs(["x", "id"], [[x, classes]], [[x, classes]]))
     assert quality.flips == 0.5
+
+
+def test_most_truth_values_being_the_contrary_is_no_noise() -> None:
+    """Labels and few values leave the figures of numbers alone, and so does chance."""
+    x, truths = np.arange(40.0), np.arange(40) % 3 == 0
+    for got, is_seen in ((~truths, True), (np.roll(truths, 1), True), (np.zeros(40, bool), False)):
+        quality = compare_outputs(["x", "is"], [[x, truths]], [[x, got]])
+        assert (quality.sqnr < 0) is is_seen and quality.outputs == ({"x", "is"} if is_seen else {"x"})
+    quality = compare_outputs(["x", "is"], [[x, truths[:9]]], [[x, ~truths[:9]]])
+    assert quality.sqnr == UNEQUAL_DB
+    quality = compare_outputs(["x", "is"], [[x, truths.astype(int)]], [[x, 1 - truths]])
+    assert quality.sqnr == UNEQUAL_DB
 
 
 def test_a_constant_output_has_no_contrast() -> None:
