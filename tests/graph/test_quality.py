@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from onnxq.checking import models
 from onnxq.errors import CheckFailed
-from onnxq.quality import MAX_DB, UNEQUAL_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
+from onnxq.quality import MAX_DB, UNEQUAL_DB, Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
 from onnxq.quality.decisions import Classes, scores_beside
 
