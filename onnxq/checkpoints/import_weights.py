@@ -23,7 +23,6 @@ from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
 from onnxq.checkpoints.matching import (
-    batchnorms,
     forms,
     joined,
     make_products,
@@ -33,6 +32,7 @@ from onnxq.checkpoints.matching import (
     ties,
     unmatched,
 )
+from onnxq.checkpoints.matching.folded import batchnorms
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -209,7 +209,7 @@ def _put_in(
     placed = {*constants, *given}
     found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
-    told.constants, told.misfits = constants, told.misfits + folded.misfits
+    told.constants, told.misfits, told.notes = constants, told.misfits + folded.misfits, folded.notes
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare

@@ -119,6 +119,8 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         out.print(one_line(f"found by structure: {node} is {done.match.prefixes[node]} ({why})"))
     for node, what in done.match.rounded.items():
         out.print(one_line(f"rounded: {node}: {what}"))
+    for note in done.match.notes:
+        out.print(note)
     out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
     _written.end(done.check)
 

@@ -13,6 +13,7 @@ from tiny import normal
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.errors import BadModel
+from onnxq.quality import sqnr
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -108,6 +109,42 @@ def test_they_are_found_behind_what_wraps_a_model(tmp_path: Path) -> None:
     done = import_weights(own, path, tmp_path / "q.onnx")
     wanted = outputs(model(tmp_path, "wanted.onnx", "dynamo", new))
     np.testing.assert_allclose(outputs(done.output), wanted, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
+def test_one_epsilon_explains_all_kernels(tmp_path: Path, epsilon: float) -> None:
+    """Small variances that all shrank by the same: each kernel by itself is more like the model's with the larger one
+    of both, but which one the model has shows in how channels differ."""
+    old, new = checkpoint(), checkpoint()
+    for norm in NORMS:
+        old[f"{norm}.running_var"] = old[f"{norm}.running_var"] / np.float32(1000)
+        new[f"{norm}.running_var"] = old[f"{norm}.running_var"] * np.float32(0.75)
+    own, path = model(tmp_path, "own.onnx", "dynamo", old, epsilon), tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    done = import_weights(own, path, tmp_path / "q.onnx", options=ImportOptions(accuracy_level=0))
+    wanted = outputs(model(tmp_path, "wanted.onnx", "dynamo", new, epsilon))
+    assert sqnr(wanted, outputs(done.output)) > 100 and not done.match.notes
+
+
+def test_an_epsilon_that_nothing_tells_is_told(tmp_path: Path) -> None:
+    """Channels of one variance: where that is small the checkpoint is refused, elsewhere torch's own is taken."""
+    for var, is_refused in ((5e-3, True), (1.0, False)):
+        old = checkpoint(near=0.0)
+        for norm, (_, n) in NORMS.items():
+            old[f"{norm}.running_var"] = np.full(n, var, np.float32)
+        noise = np.random.default_rng(3)
+        new = {name: (x * (0.9 + 0.05 * noise.standard_normal(x.shape))).astype(np.float32) for name, x in old.items()}
+        own, path = model(tmp_path, "own.onnx", "legacy", old), tmp_path / "w.safetensors"
+        write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+        if is_refused:
+            words = r"folded into kernels with an epsilon that numbers do not tell \(1e-05 or 0\.001\); export it with"
+            with pytest.raises(BadModel, match=words):
+                import_weights(own, path, tmp_path / "q.onnx")
+            continue
+        done = import_weights(own, path, tmp_path / "q.onnx")
+        (note,) = done.match.notes
+        assert note.startswith("epsilon of BatchNorms: 1e-05, as torch has it; 0.001 is 6")
+        assert sqnr(outputs(model(tmp_path, "wanted.onnx", "legacy", new)), outputs(done.output)) > 100
 
 
 @pytest.mark.parametrize("exporter", NAMES)

@@ -48,6 +48,7 @@ class Match:
         rounded: where the model has no form for the codes: what they became, and SQNR in dB, by node.
         constants: other constants of the model that were given the checkpoint's numbers.
         turned: squares of floats that were read as [in, out], since the model's own numbers lie so.
+        notes: sentences about what numbers do not tell, and what was taken.
     """
 
     blocks: dict[str, int | None] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class Match:
     rounded: dict[str, str] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
     turned: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching.batchnorms import give
+from onnxq.checkpoints.matching.folded.batchnorms import give
 from onnxq.checkpoints.stored import key, real
 from onnxq.model import graph
 from onnxq.model.graph import Names
