@@ -32,7 +32,7 @@ from onnxq.checkpoints.matching import (
     ties,
     unmatched,
 )
-from onnxq.checkpoints.matching.folded import batchnorms
+from onnxq.checkpoints.matching.folded import batchnorms, computed
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -200,7 +200,9 @@ def _put_in(
     folded.placed += recurrent.fill(model, tensors, renamed)
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
-    constants = folded.placed + list(given.values())
+    made = computed.compute(model, tensors, own, given, apart, renamed, is_checked=is_checked)
+    given |= made.sources
+    constants = list(dict.fromkeys([*folded.placed, *given.values()]))
     now, kernels = unmatched.constants(model), unmatched.kernels(model)
     refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
     stayed = unmatched.Unmatched(model, own, now, kernels)
@@ -210,6 +212,8 @@ def _put_in(
     found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
     told.constants, told.misfits, told.notes = constants, told.misfits + folded.misfits, folded.notes
+    if made.told:
+        told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -139,10 +140,17 @@ def dotted(name: str) -> str:
     return name.strip("/").replace("/", ".")
 
 
+def module_of_reader(node: ir.Node) -> str:
+    """The module in which a node stands, by what torch's exporters tell: the newer by metadata, the older by names."""
+    module = origin.module_of(node)
+    return module if module or "/" not in (node.name or "") else module_by_name(node)
+
+
 def module_by_name(node: ir.Node) -> str:
     """The module that torch named a node by: `/layer1/layer1.0/conv1/Conv` is `layer1.0.conv1`."""
     found: list[str] = []
-    for part in (node.name or "").removesuffix(f"/{node.op_type}").strip("/").split("/"):
+    path = re.sub(rf"/{node.op_type}(_\d+)?$", "", node.name or "")
+    for part in path.strip("/").split("/") if path.strip("/") else ():
         if found and part.startswith(f"{found[-1]}."):  # a list of modules stands before its members
             found.pop()
         found.append(part)

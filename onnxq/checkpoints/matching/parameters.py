@@ -34,6 +34,8 @@ _READ = {
     "SkipLayerNormalization": (2, 3, 4),
     "SkipSimplifiedLayerNormalization": (2, 3),
 }
+#: What torch's exporters call constants that nothing was computed from.
+_LITERAL = re.compile(r"(^|[./])(val|scalar_tensor_default|zeros|ones|full|arange|Constant)(_\d+)?(_output_0)?$")
 #: Fewer numbers than these do not tell by themselves whether they are computed: means of pixels, slopes.
 FEW = 8
 #: Numbers along an axis that are looked at.
@@ -68,9 +70,19 @@ def kind_of(value: ir.Value) -> Kind:
     return Kind.PARAMETER if is_read or any(map(_is_of_modules, names)) else Kind.PERHAPS
 
 
+def is_literal(name: str) -> bool:
+    """Whether a constant of this name is one that stands in the program, or that an operator is made with."""
+    return bool(_LITERAL.search(name))
+
+
 def _some_of(tensor: ir.TensorProtocol) -> NDArray[np.float32]:
+    """Where it is the same along an axis, as what is repeated for each sample, one of these."""
     w = tensor.numpy()
-    return np.asarray(w[(slice(LOOKED_AT),) * w.ndim]).astype(np.float32)
+    w = np.asarray(w[(slice(LOOKED_AT),) * w.ndim]).astype(np.float32)
+    for axis in range(w.ndim) if w.size and np.ptp(w) else ():
+        first = w.take([0], axis)
+        w = first if (w == first).all() else w
+    return w
 
 
 def _readers(value: ir.Value) -> tuple[bool, bool]:

@@ -53,10 +53,12 @@ def replace_constants(
         if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
     given_to: dict[str, ir.TensorProtocol] = {}
+    taken = {*constants, *map(renamed, constants)}
     others = _others(constants, tensors, aliases, apart, layers, renamed, is_checked=is_checked)
     for name, value in constants.items():
         tensor = graph.constant(value)
         own = name if name in tensors else renamed(name)
+        own = own if own in tensors else of_parent(name, tensors, taken, renamed)
         source = own if own in tensors else others.get(name, "")
         if tensor is None or source in apart or source not in tensors:
             continue
@@ -71,6 +73,14 @@ def replace_constants(
             found[name] = source
     ties.follow(constants, given_to, layers)
     return found
+
+
+def of_parent(name: str, tensors: Collection[str], taken: Collection[str], renamed: Callable[[str], str]) -> str:
+    """The bias of the module around a head, which transformers' heads for masked words read as their own and save once:
+    `cls.predictions.bias` is `cls.predictions.decoder.bias`. "" if that is not so."""
+    words = name.split(".")
+    parent = renamed(".".join([*words[:-2], words[-1]]))
+    return parent if words[-1] == "bias" and len(words) > 2 and parent in tensors and parent not in taken else ""
 
 
 def _others(

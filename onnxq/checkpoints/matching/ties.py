@@ -84,7 +84,10 @@ def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callab
     for node in graph.nodes(model):
         module = module_of(node)
         for index, value in enumerate(node.inputs if module else ()):
-            tensor, name = graph.constant(value), f"{module}.{_part_of(node, index)}"
+            tensor = graph.constant(value)
+            words = (_part_of(node, index), "" if value is None else (value.name or "").rpartition(".")[2])
+            names = [f"{module}.{word}" for word in words if word]
+            name = next((each for each in names if renamed(each) in tensors), "")
             found = tensors.get(renamed(name))
             if value is None or tensor is None or getattr(found, "shape", None) != _shape(tensor):
                 continue

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.checkpoints.checkpoint import Checkpoint
-from onnxq.checkpoints.matching.parameters import WORDS, Kind, kind_of
+from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, kind_of
 from onnxq.checkpoints.stored import real
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, module_of
@@ -20,14 +20,12 @@ SAME = 40.0
 
 
 def constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The constants of floats, but for single numbers that no module has."""
+    """The constants of floats."""
     return {
         name: tensor
         for owner in graph.graphs(model)
         for name, value in owner.initializers.items()
-        if (tensor := graph.constant(value)) is not None
-        and tensor.dtype in graph.FLOATS
-        and (tensor.size > 1 or name.endswith(tuple(f".{word}" for word in WORDS)))
+        if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
     }
 
 
@@ -88,11 +86,13 @@ class Unmatched:
         lost, left, there, strays = [], dict[ir.Value, None](), set[ir.Value](), False
         for name in unused:
             found = tensors[name]
-            if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or found.size < 2:
+            if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or not found.size:
                 continue
             sizes = _sizes(found.shape)
             fitting = by_sizes.get(sizes, [])
-            same = [value for value in fitting if len(sizes) == 1 and _is_same(value, name, found)]
+            if not sizes:  # any other single number may be one that stands in the program
+                fitting = [value for value in fitting if not is_literal(value.name or "")]
+            same = [value for value in fitting if len(sizes) < 2 and _is_same(value, name, found)]
             there |= {*same}
             if tensors.is_gguf:
                 continue

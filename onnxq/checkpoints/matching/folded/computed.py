@@ -1,0 +1,284 @@
+"""Constants that an exporter computed from parameters: the model has no name of the checkpoint's for them.
+
+    1. The weight of a product whose bias is called `in_proj_bias`: `in_proj_weight`, as torch calls both.
+    2. What is made of another constant of the model, exactly: a state of zeros times a weight, plus its bias.
+    3. What is read in the module of a tensor that goes nowhere, and like what can be made of that: 1 + the weight of a
+       norm, a token for each sample, rows of a table of places.
+    4. The same of single numbers, by the operator that made it, or that reads it: exp(logit_scale).
+
+What looks like one of these, but not by that much, gets nothing, which `unmatched.py` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.checkpoints.matching.folded.views import View, views
+from onnxq.checkpoints.matching.names import module_of_reader
+from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, kind_of
+from onnxq.checkpoints.matching.put import LIKE
+from onnxq.checkpoints.stored import real
+from onnxq.errors import BadModel
+from onnxq.model import graph
+from onnxq.model.weights import Weight, weights_of
+from onnxq.quality import sqnr
+
+#: SQNR in dB of what is computed from the same numbers, by type: rounding is all that differs.
+EXACT = {ir.DataType.FLOAT16: 60.0, ir.DataType.BFLOAT16: 40.0}
+EXACT_FLOAT = 100.0
+#: Of rows that were looked for: the nearest ones are always a little like what they are taken for.
+LIKE_ROWS = 20.0
+#: What is done to parameters before they are read: norms of Gemma, scales of CLIP, decays of Mamba.
+_MADE: dict[str, Callable[[NDArray], NDArray]] = {
+    "{}": lambda p: p,
+    "1 + {}": lambda p: 1 + p,
+    "exp({})": np.exp,
+    "-exp({})": lambda p: -np.exp(p),
+}
+#: Which of them it is, where torch's newer exporter calls the constant by the operator that made it.
+_BY_NAME = {"add": "1 + {}", "exp": "exp({})", "neg": "-exp({})"}
+
+
+@dataclass
+class Computed:
+    """What was computed again.
+
+    Attributes:
+        sources: the tensor of the checkpoint that each constant was made of, by name.
+        told: how, in words.
+    """
+
+    sources: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+class _Work:
+    """Constants that have their old numbers, and tensors that go nowhere."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        tensors: Mapping[str, Any],
+        own: Mapping[str, ir.TensorProtocol],
+        given: Mapping[str, str],
+        apart: Collection[str],
+        renamed: Callable[[str], str],
+        is_checked: bool,
+    ) -> None:
+        self.tensors, self.own, self.renamed, self.done = tensors, own, renamed, Computed()
+        self.is_checked = is_checked
+        values = {name: value for owner in graph.graphs(model) for name, value in owner.initializers.items()}
+        self.given = {name: (values[name], source) for name, source in given.items() if name in own}
+        self.targets = {
+            name: value
+            for name, value in values.items()
+            if (tensor := graph.constant(value)) is not None
+            and tensor.dtype in graph.FLOATS
+            and own.get(name, tensor) is tensor
+            and renamed(name) not in tensors
+            and value.uses()
+        }
+        taken = {*given.values(), *apart, *map(renamed, values)}
+        self.spare = [name for name in tensors if name not in taken and _is_floats(tensors[name])]
+
+    def read(self, source: str) -> NDArray[np.float32]:
+        return real(source, self.tensors[source]).astype(np.float32)
+
+    def give(self, name: str, source: str, made: NDArray, how: str) -> None:
+        """Let a constant have other numbers.
+
+        Raises:
+            BadModel: they are too large for its type.
+        """
+        value = self.targets.pop(name)
+        assert value.const_value is not None
+        dtype = value.const_value.dtype
+        with np.errstate(over="ignore"):
+            numbers = np.ascontiguousarray(made.astype(dtype.numpy()).reshape(value.const_value.shape.numpy()))
+        if not np.isfinite(numbers.astype(np.float32)).all():
+            raise BadModel(f"what the checkpoint makes of '{name}' is too large for {dtype.name.lower()}")
+        value.const_value = ir.tensor(numbers, name=name)
+        self.done.sources[name] = source
+        self.done.told.append(f"{name} = {how.format(source)}")
+        if source in self.spare:
+            self.spare.remove(source)
+
+
+def compute(
+    model: ir.Model,
+    tensors: Mapping[str, Any],
+    own: Mapping[str, ir.TensorProtocol],
+    given: Mapping[str, str],
+    apart: Collection[str],
+    renamed: Callable[[str], str] = str,
+    *,
+    is_checked: bool = True,
+) -> Computed:
+    """Give such constants the numbers that the checkpoint makes of them.
+
+    Args:
+        own: the constants of floats in the file.
+        given: those of them that have other numbers, and the tensors that these are.
+        apart: tensors that are accounted for otherwise.
+        renamed: what a name of the model is in the checkpoint.
+        is_checked: whether numbers have to be alike where only modules tell.
+
+    Raises:
+        BadModel: a number is not finite, or too large for the constant's type.
+    """
+    work = _Work(model, tensors, own, given, apart, renamed, is_checked)
+    _by_biases(work)
+    _by_others(work)
+    _by_modules(work)
+    return work.done
+
+
+def _by_biases(work: _Work) -> None:
+    for name, value in list(work.targets.items()):
+        weights = [w for use in value.uses() for w in _products(use.node, value)]
+        for weight in weights[:1]:
+            bias = _bias_of(weight.node)
+            first, _, last = work.renamed((bias.name if bias is not None else "") or "").rpartition(".")
+            source = f"{first}.{last.replace('bias', 'weight')}"
+            if first and "bias" in last and last != "bias" and source in work.spare:
+                p = work.read(source)
+                made = p.T if weight.role.contraction == 0 else p
+                if made.shape == weight.shape:
+                    work.give(name, source, made, "{}")
+
+
+def _bias_of(node: ir.Node) -> ir.Value | None:
+    if graph.is_op(node, "Gemm"):
+        return node.inputs[2] if len(node.inputs) > 2 else None
+    added = graph.added_vector(node)
+    return None if added is None else added[1]
+
+
+def _by_others(work: _Work) -> None:
+    """Constants that are made of others which have new numbers: which one, the old numbers of both tell."""
+    for name, value in list(work.targets.items()):
+        tensor = value.const_value
+        assert tensor is not None
+        if tensor.size < FEW or _is_product(value) or kind_of(value) is Kind.FIXED:
+            continue
+        c = tensor.numpy().astype(np.float32)
+        if not np.isfinite(c).all():
+            continue
+        for other, source in work.given.values():
+            old = work.own[other.name or ""]
+            if not _may_lie(c.shape, old):
+                continue
+            for how, function, view in _ways(c, old.numpy().astype(np.float32)):
+                if sqnr(c, view(function(old.numpy().astype(np.float32)))) >= EXACT.get(tensor.dtype, EXACT_FLOAT):
+                    assert other.const_value is not None
+                    work.give(name, source, view(function(other.const_value.numpy().astype(np.float32))), how)
+                    break
+            if name not in work.targets:
+                break
+
+
+def _may_lie(shape: tuple[int, ...], old: ir.TensorProtocol) -> bool:
+    """Whether an array has a place in another one, as far as sizes tell."""
+    sizes = [size for size in old.shape.numpy() if size != 1]
+    most = sizes if len(sizes) != 2 else sizes[1:]
+    return bool(sizes) and old.dtype in graph.FLOATS and all(size in shape for size in most)
+
+
+def _ways(c: NDArray, p: NDArray) -> Iterator[tuple[str, Callable[[NDArray], NDArray], View]]:
+    for how, function in _MADE.items():
+        with np.errstate(over="ignore"):
+            made = function(p)
+        if np.isfinite(made).all():
+            yield from ((how, function, view) for view in views(c, made))
+
+
+def _by_modules(work: _Work) -> None:
+    """Constants that are alone like a tensor of the module that reads them, the most like first."""
+    found: list[tuple[float, str, str, NDArray, str]] = []
+    for name, value in list(work.targets.items()):
+        if "." in name and "/" not in name:  # a module's own, of which the checkpoint has none of this name
+            continue
+        for source in _around(work, value):
+            found += _fits(work, name, value, source)
+    for likeness, name, source, made, how in sorted(found, key=lambda each: -each[0]):
+        if name in work.targets and source in work.spare:
+            others = [x for x, n, s, _, _ in found if (n == name or s == source) and (n, s) != (name, source)]
+            if not others or max(others) <= likeness - LIKE or np.isinf(likeness):
+                work.give(name, source, made, how)
+
+
+def _around(work: _Work, value: ir.Value) -> list[str]:
+    """Tensors that go nowhere of the module that reads a constant, or of those in it: the nearest ones."""
+    node = next(iter(value.uses())).node
+    module = module_of_reader(node)
+    by_depth: dict[int, list[str]] = {}
+    for source in work.spare:
+        words = source.split(".")
+        for i in range(len(words)):
+            rest = ".".join(words[i:])
+            if work.renamed(f"{module}.{rest}" if module else rest) == source:
+                by_depth.setdefault(len(words) - i, []).append(source)
+                break
+    return [source for depth in sorted(by_depth)[:2] for source in by_depth[depth]]
+
+
+def _fits(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tuple[float, str, str, NDArray, str]]:
+    """(how like it is, the constant, the tensor, what is made of it, how) for each way that is like the constant."""
+    tensor, shape = value.const_value, work.tensors[source].shape
+    assert tensor is not None
+    is_slope = any(graph.is_op(use.node, "PRelu") and use.idx == 1 for use in value.uses())
+    if tensor.size == 1 or work.tensors[source].size == 1:
+        if tensor.size == work.tensors[source].size and (is_slope or not is_literal(name)):
+            yield from _single(work, name, value, source)
+        return
+    if _is_product(value) or (kind_of(value) is Kind.FIXED and not is_slope and np.ptp(tensor.numpy())):
+        return
+    c = tensor.numpy().astype(np.float32)
+    if not np.isfinite(c).all() or not _may_lie(c.shape, ir.tensor(np.empty(shape, np.float32))):
+        return
+    p, is_told, named = (
+        work.read(source),
+        is_slope or not (c.any() or is_literal(name)) or not work.is_checked,
+        _named(name),
+    )
+    tried = []
+    for how, function, view in _ways(c, p):
+        made, is_whole = view(function(p)), c.size % p.size == 0
+        if how == (named or "{}" if is_told and is_whole else named or how):
+            likeness = np.inf if is_told and is_whole else sqnr(c, made)
+            tried.append((likeness if likeness >= (LIKE if is_whole else LIKE_ROWS) else -np.inf, made, how))
+    tried.sort(key=lambda each: -each[0])
+    if tried and tried[0][0] > -np.inf and all(x <= tried[0][0] - LIKE for x, _, _ in tried[1:]):
+        yield tried[0][0], name, source, tried[0][1], tried[0][2]
+
+
+def _single(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tuple[float, str, str, NDArray, str]]:
+    """A single number: as it is, or the exponential that the name tells of a value that an exporter computed."""
+    how = _named(name) or "{}"
+    is_added = any(graph.is_op(use.node, "Add", "Sub") for use in value.uses())
+    if is_added == ("bias" in source.rpartition(".")[2]):
+        yield np.inf, name, source, _MADE[how](work.read(source)), how
+
+
+def _named(name: str) -> str:
+    return _BY_NAME.get(name.rpartition(".")[2].rstrip("0123456789_"), "")
+
+
+def _products(node: ir.Node, value: ir.Value) -> list[Weight]:
+    if not graph.is_op(node, "MatMul", "Gemm"):
+        return []
+    return [w for w in weights_of(node, least=1) if w.value is value and w.role.index == 1]
+
+
+def _is_product(value: ir.Value) -> bool:
+    return any(_products(use.node, value) for use in value.uses())
+
+
+def _is_floats(found: Any) -> bool:
+    return isinstance(found, np.ndarray) and found.dtype.kind in "fV" and bool(found.size)
