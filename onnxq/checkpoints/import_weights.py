@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxq import targets
 from onnxq.boundary import bounded, require_types
@@ -193,6 +194,7 @@ def _put_in(
     """Give the model what fits; that, and which constants of the file have other numbers by their names."""
     is_checked = how.match != "unchecked"
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     ties.part(model, tensors, renamed)
     own = unmatched.constants(model)
     folded = batchnorms.fold(model, tensors, renamed)

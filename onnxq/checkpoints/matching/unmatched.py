@@ -83,7 +83,7 @@ class Unmatched:
         for value in kinds:
             if (tensor := graph.constant(value)) is not None:
                 by_sizes.setdefault(_sizes(tensor.shape.numpy()), []).append(value)
-        lost, left, there, strays = [], dict[ir.Value, None](), set[ir.Value](), False
+        lost, left, there = [], dict[ir.Value, None](), set[ir.Value]()
         for name in unused:
             found = tensors[name]
             if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or not found.size:
@@ -96,13 +96,12 @@ class Unmatched:
             there |= {*same}
             if tensors.is_gguf:
                 continue
-            strays |= not same
             fitting = [value for value in fitting if kinds[value] is not Kind.FIXED or _is_blank(value)]
             if fitting and not same:
                 lost.append(name)
                 left |= dict.fromkeys(fitting)
-        meant = {Kind.PARAMETER, Kind.PERHAPS} if strays else {Kind.PARAMETER}
-        bare = [value for value, kind in kinds.items() if kind in meant and value not in there and value not in left]
+        judged = {value for value, kind in kinds.items() if kind is not Kind.FIXED}
+        bare = [value for value in kinds if value in judged and value not in there and value not in left]
         words = [*map(_module, bare), *self._folded]
         return Left(lost, list(dict.fromkeys(map(_called, left))), list(dict.fromkeys(words)))
 
