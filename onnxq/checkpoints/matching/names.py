@@ -9,11 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxq.checkpoints.matching.parameters import Kind, kind_of
 from onnxq.model import graph, origin
 from onnxq.model.weights import Weight, weights_of
 
-#: What torch's ways to compile and to spread models, PEFT and transformers call the model that they wrap.
-_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "base_model", "model"}
+#: What torch's ways to compile and to spread models, PEFT, transformers and who writes a module around a model for its
+#: export call the model that they wrap, without underscores at the ends.
+_WRAPPERS = {"module", "orig_mod", "fsdp_wrapped_module", "forward_module", "base_model"}
+_WRAPPERS |= {"model", "m", "net", "network", "inner", "wrapped"}
 #: Words that may stand before the names of one side alone: `base_model.model.model.`
 MOST_FIRST = 3
 #: What transformers calls the table of a part of a model.
@@ -27,13 +30,15 @@ def names_of(weight: Weight) -> list[str]:
 
 
 def names_in(model: ir.Model) -> set[str]:
-    """What constants of floats are called as parts of modules, be it by the nodes that read them."""
+    """What parameters are called as parts of modules, be it by the nodes that read them."""
     found: list[str] = []
     for owner in graph.graphs(model):
         found += [
             name
             for name, value in owner.initializers.items()
-            if (tensor := graph.constant(value)) is not None and tensor.dtype in graph.FLOATS
+            if (tensor := graph.constant(value)) is not None
+            and tensor.dtype in graph.FLOATS
+            and ("." not in name or kind_of(value) is not Kind.FIXED)
         ]
     for node in graph.nodes(model):
         if graph.is_op(node, "Identity") and graph.constant(node.inputs[0]) is not None:
@@ -50,7 +55,8 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
 
     Which words is told by most names. They have to begin all names of both sides, or one side lacks them, and all names
     of the model are in the checkpoint then. Where neither side lacks them, one has to tell nothing of the module:
-    `m.fc` is `module.fc`, but never is `text_model.fc` `vision_model.fc`.
+    `m.fc` is `module.fc`, but never is `text_model.fc` `vision_model.fc`. If it is the model's, `m.fc` may be `bert.fc`
+    beside a head, too.
 
     Args:
         is_bold: half of the model's names are enough.
@@ -80,14 +86,15 @@ def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bo
     of_modules = [name for name in theirs if "." in name]
     begin_all = all(name.startswith(old) for name in own) and all(name.startswith(new) for name in of_modules)
     is_known = is_one_sided or _tells_nothing(old) or _tells_nothing(new)
-    if not ((begin_all and is_known) or (is_one_sided and count == len(own)) or (is_bold and 2 * count >= len(own))):
+    is_part = count == len(own) and (is_one_sided or _tells_nothing(old))
+    if not ((begin_all and is_known) or is_part or (is_bold and 2 * count >= len(own))):
         return str
     known = frozenset(theirs) | {name.rpartition(".")[0] for name in theirs}
     return functools.partial(_begun, known, told)
 
 
 def _tells_nothing(prefix: str) -> bool:
-    return _WRAPPERS.issuperset(prefix.split(".")[:-1])
+    return _WRAPPERS.issuperset(word.strip("_") for word in prefix.split(".")[:-1])
 
 
 def _begun(known: Collection[str], pairs: Sequence[tuple[str, str]], name: str) -> str:

@@ -41,7 +41,7 @@ _MADE: dict[str, Callable[[NDArray], NDArray]] = {
     "exp({})": np.exp,
     "-exp({})": lambda p: -np.exp(p),
 }
-#: Which of them it is, where torch's newer exporter calls the constant by the operator that made it.
+#: Which of them it is, by the operator that made the constant.
 _BY_NAME = {"add": "1 + {}", "exp": "exp({})", "neg": "-exp({})"}
 
 
@@ -242,11 +242,9 @@ def _fits(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tupl
     c = tensor.numpy().astype(np.float32)
     if not np.isfinite(c).all() or not _may_lie(c.shape, ir.tensor(np.empty(shape, np.float32))):
         return
-    p, is_told, named = (
-        work.read(source),
-        is_slope or not (c.any() or is_literal(name)) or not work.is_checked,
-        _named(name),
-    )
+    p, named = work.read(source), _named(name)
+    is_looked_up = _operator(name) == "embedding"  # all of a table, as places are
+    is_told = is_slope or is_looked_up or not (c.any() or is_literal(name)) or not work.is_checked
     tried = []
     for how, function, view in _ways(c, p):
         made, is_whole = view(function(p)), c.size % p.size == 0
@@ -266,8 +264,13 @@ def _single(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tu
         yield np.inf, name, source, _MADE[how](work.read(source)), how
 
 
+def _operator(name: str) -> str:
+    """What made a constant, where torch's newer exporter calls it by that."""
+    return name.rpartition(".")[2].rstrip("0123456789_")
+
+
 def _named(name: str) -> str:
-    return _BY_NAME.get(name.rpartition(".")[2].rstrip("0123456789_"), "")
+    return _BY_NAME.get(_operator(name), "")
 
 
 def _products(node: ir.Node, value: ir.Value) -> list[Weight]:
