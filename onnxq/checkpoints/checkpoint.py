@@ -29,8 +29,9 @@ CONFIGS = ("config.json", "quantize_config.json", "quant_config.json")
 #: What `config.json` calls it: transformers, compressed-tensors once, MLX.
 KEYS = ("quantization_config", "compression_config", "quantization")
 
-#: What says there that the head is the table of words.
-TIED = "tie_word_embeddings"
+#: What says there that the head is the table of words, and which class of transformers it is, which leaves that out
+#: where it is so (Gemma, GPT-2), the default of all of them.
+TIED, MODEL = "tie_word_embeddings", "model_type"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Checkpoint(Mapping[str, Any]):
         config: how it was quantized, as it says itself; empty where it does not.
         metadata: texts by key, of the file itself or of all of several.
         is_gguf: whether tensors may be quantized ones.
-        is_tied: whether the table of words is the head too, if there is none, as `config.json` says.
+        is_tied: whether the table of words is the head too, if there is none, as `config.json` says or has by default.
         absent: which files of it are not there, as the names of the others tell; empty if all are.
     """
 
@@ -173,7 +174,7 @@ def _config(beside: Path) -> tuple[Mapping[str, Any], bool, tuple[Path, ...]]:
             raise BadData(f"the configuration '{file}' cannot be read: {error}") from None
         if not isinstance(said, dict):
             raise BadData(f"the configuration '{file}' is {limits.json_word(said)}, not an object")
-        is_tied |= said.get(TIED) is True
+        is_tied |= said.get(TIED, word == CONFIGS[0] and bool(said.get(MODEL))) is True
         found = next((said[key] for key in KEYS if key in said), None) if word == CONFIGS[0] else said
         if isinstance(found, dict) and found:
             return found, is_tied, tuple(read)

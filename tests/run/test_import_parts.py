@@ -111,10 +111,21 @@ def test_one_file_of_several_is_a_part(tmp_path: Path, model: Path, is_folder: b
     require(tmp_path / "q.onnx", output_of(NEW))
 
 
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_a_tied_checkpoint_gives_the_head_what_the_table_gets(tmp_path: Path, model: Path, is_tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("said", "is_tied"),
+    [
+        ({"tie_word_embeddings": True}, True),
+        ({"tie_word_embeddings": False, "model_type": "llama"}, False),
+        ({"model_type": "gemma"}, True),
+        ({"hidden_size": 16}, False),
+    ],
+    ids=["said", "denied", "by default", "nothing said"],
+)
+def test_a_tied_checkpoint_gives_the_head_what_the_table_gets(
+    tmp_path: Path, model: Path, said: dict[str, object], is_tied: bool
+) -> None:
     path = save(tmp_path / "ck" / "model.safetensors", {n: x for n, x in NEW.items() if n != "lm_head.weight"})
-    (tmp_path / "ck" / "config.json").write_text(json.dumps({"tie_word_embeddings": is_tied}))
+    (tmp_path / "ck" / "config.json").write_text(json.dumps(said))
     if not is_tied:
         with pytest.raises(BadModel, match="/m/lm_head/MatMul of the model gets nothing"):
             import_weights(model, path.parent, tmp_path / "q.onnx")
@@ -122,6 +133,20 @@ def test_a_tied_checkpoint_gives_the_head_what_the_table_gets(tmp_path: Path, mo
     done = import_weights(model, path.parent, tmp_path / "q.onnx")
     assert done.match.proposed["/m/lm_head/MatMul"] == "tied to the table of words"
     require(done.output, output_of(NEW | {"lm_head.weight": NEW["embed.weight"]}))
+
+
+def test_places_are_no_table_of_words(tmp_path: Path) -> None:
+    """Of the shape of the last product, as BERT's pooler is that its checkpoint for masked words does not have."""
+    text = """g (int64[M] input_ids, int64[M] position_ids) => (float[M,16] y) {
+        w = Gather("words.weight", input_ids)  p = Gather("places.weight", position_ids)  x = Add(w, p)
+        ["/pooler/MatMul"] y = MatMul(x, "onnx::1")
+    }"""
+    own = {"words.weight": normal(48, 16), "places.weight": normal(16, 16, seed=1), "onnx::1": normal(16, 16, seed=2)}
+    new = {"words.weight": normal(48, 16, seed=3), "places.weight": normal(16, 16, seed=4)}
+    path = save(tmp_path / "ck" / "model.safetensors", new)
+    (tmp_path / "ck" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(BadModel, match="/pooler/MatMul of the model gets nothing"):
+        import_weights(tiny.save(tiny.model(text, own), tmp_path), path.parent, tmp_path / "q.onnx")
 
 
 @pytest.mark.parametrize("options", [ImportOptions(accuracy_level=0), UNCHECKED])

@@ -191,6 +191,28 @@ def test_metadata_of_a_quantized_model_name_modules_of_its_weights_alone(tmp_pat
     }
 
 
+def test_a_tied_head_takes_an_adapter_where_its_codes_are_those_of_the_table(tmp_path: Path) -> None:
+    """The head reads the transpose of the table's codes, 8 bits a channel."""
+    text = """g (int64[M] i) => (float[M,48] y) {
+        x = Gather("embed.weight", i)  [node_MatMul_1] a = MatMul(x, val_1)
+        w = Transpose <perm = [1, 0]> ("embed.weight")  [node_MatMul_2] y = MatMul(a, w)
+    }"""
+    modules = {"node_MatMul_1": "net.0.up", "node_MatMul_2": "lm_head"}
+    model = exported(tmp_path, text, {"val_1": OWN["val_1"], "embed.weight": normal(48, 32, seed=2)}, modules)
+    added = peft(tmp_path / "peft", {"lm_head": (32, 48)})
+    recipe = onnxq.Recipe("nf4", min_sqnr=float("-inf"), accuracy_level=0, keep_slow=True)
+    onnxq.quantize(model, tmp_path / "q.onnx", recipe=recipe, check=False)
+    assert "Transpose" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    convert_adapter(tmp_path / "q.onnx", tmp_path / "peft", tmp_path / "beside.onnx")
+    floats = dequantize(tmp_path / "q.onnx", tmp_path / "floats.onnx").output
+    x = np.arange(48)
+    w = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(floats).graph.initializer}
+    (table,), (up,) = ([x for x in w.values() if x.shape == shape] for shape in ((48, 32), (32, 32)))
+    wanted = (table @ up) @ (table.T + added["lm_head"])
+    (y,) = Session(tmp_path / "beside.onnx").run({"i": x})
+    assert sqnr(wanted, y) > 80
+
+
 def test_an_int8_model_takes_no_adapters_and_is_told_so(tmp_path: Path) -> None:
     model = exported(tmp_path, TEXT, OWN, MODULES)
     peft(tmp_path / "peft", dict.fromkeys(MODULES.values(), (32, 32)))
