@@ -216,3 +216,15 @@ def test_equal_biases_of_several_modules_are_parted(tmp_path: Path) -> None:
     for i in range(2):
         x = x @ new[f"at.{i}.in_proj_weight"].T + new[f"at.{i}.in_proj_bias"]
     assert sqnr(x, Session(done.output).run({"x": normal(3, 8, seed=9)})[0]) > 100
+
+
+def test_constants_in_nodes_are_judged_too(tmp_path: Path) -> None:
+    """As the older exporter writes what it computed: places times a weight that the checkpoint still has."""
+    text = """g (float[5,8] x) => (float[5,8] y) {
+        ["/fc/MatMul"] h = MatMul(x, "onnx::1")  ["/Constant"] c = Constant <value = float[8] {NUMBERS}> ()
+        ["/Add"] y = Add(h, c)
+    }"""
+    numbers = ", ".join(str(x) for x in normal(8, seed=5).tolist())
+    model = tiny.save(tiny.model(text.replace("NUMBERS", numbers), {"onnx::1": normal(8, 8)}), tmp_path)
+    with pytest.raises(BadModel, match="c of the model gets nothing"):
+        imported(tmp_path, model, {"fc.weight": normal(8, 8, seed=1), "pos.weight": normal(8, 3, seed=2)})

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching import put, structure
+from onnxq.checkpoints.matching import put, structure, ties
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
@@ -323,18 +323,8 @@ def _tie(work: _Work, head: Weight) -> None:
 
 
 def _is_table_of(weight: Weight, head: Weight) -> bool:
-    """Whether it is a table of words, of the head's shape: places are told by the model, or by another input."""
     is_lookup = weight.node.op_type == "Gather" and weight.role.index == 0
-    return is_lookup and _sizes(weight) == _sizes(head) and _is_given(weight.node.inputs[1])
-
-
-def _is_given(value: ir.Value | None) -> bool:
-    """Whether it is an input of the model, be it in another shape or type; not one of places."""
-    while value is not None and (node := value.producer()) is not None:
-        if not graph.is_op(node, "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"):
-            return False
-        value = node.inputs[0]
-    return value is not None and value.is_graph_input() and "position" not in (value.name or "")
+    return is_lookup and _sizes(weight) == _sizes(head) and ties.are_words(weight.node.inputs[1])
 
 
 def _is_placed(weight: Weight, placed: Collection[str]) -> bool:

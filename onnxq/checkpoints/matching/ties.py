@@ -55,6 +55,16 @@ def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProt
             rest.remove(value)
 
 
+def are_words(rows: ir.Value | None) -> bool:
+    """Whether rows that are looked up are an input of the model, be it in another shape or type, but not that
+    of places, which a model mostly tells itself."""
+    while rows is not None and (node := rows.producer()) is not None:
+        if not graph.is_op(node, "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"):
+            return False
+        rows = node.inputs[0]
+    return rows is not None and rows.is_graph_input() and "position" not in (rows.name or "")
+
+
 def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> None:
     """Make constants of copies of others by their names in the checkpoint: exporters keep equal ones once.
 
