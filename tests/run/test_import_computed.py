@@ -228,3 +228,18 @@ def test_constants_in_nodes_are_judged_too(tmp_path: Path) -> None:
     model = tiny.save(tiny.model(text.replace("NUMBERS", numbers), {"onnx::1": normal(8, 8)}), tmp_path)
     with pytest.raises(BadModel, match="c of the model gets nothing"):
         imported(tmp_path, model, {"fc.weight": normal(8, 8, seed=1), "pos.weight": normal(8, 3, seed=2)})
+
+
+def test_of_two_that_are_alike_none_is_taken(tmp_path: Path) -> None:
+    """Tokens of one module that are zeros in the model, as they begin: nothing tells which is which."""
+    text = """g (float[2,8] x) => (float[2,8] y) {
+        [a] h = MatMul(x, "fc.w")  [b] s = Add(h, expand)  [c] y = Mul(s, o)
+    }"""
+    own = {"fc.w": normal(8, 8), "expand": np.zeros((2, 8), np.float32), "o": normal(8, seed=1)}
+    model = exported(tmp_path, text, own, {"b": "m", "c": "m"})
+    new = {"fc.w": normal(8, 8, seed=2), "o": own["o"], "m.token": normal(8, seed=3)}
+    done = imported(tmp_path, model, new)
+    x = normal(2, 8, seed=9)
+    assert sqnr((x @ new["fc.w"] + new["m.token"]) * new["o"], Session(done.output).run({"x": x})[0]) > 100
+    with pytest.raises(BadModel, match=r"m\.token, m\.other go nowhere, and expand, .* gets nothing"):
+        imported(tmp_path, model, new | {"m.other": normal(8, seed=4)})

@@ -82,7 +82,10 @@ class Unmatched:
         by_sizes: dict[tuple[int, ...], list[ir.Value]] = {}
         for value in kinds:
             if (tensor := graph.constant(value)) is not None:
-                by_sizes.setdefault(_sizes(tensor.shape.numpy()), []).append(value)
+                shape = [size for size in tensor.shape.numpy() if size != 1]
+                is_repeated = _is_blank(value) and not is_literal(value.name or "")  # along its first axes, maybe
+                for i in range(max(len(shape), 1) if is_repeated else 1):
+                    by_sizes.setdefault(_sizes(shape[i:]), []).append(value)
         lost, left, there = [], dict[ir.Value, None](), set[ir.Value]()
         for name in unused:
             found = tensors[name]

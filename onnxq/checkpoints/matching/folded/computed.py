@@ -208,8 +208,11 @@ def _by_modules(work: _Work) -> None:
             found += _fits(work, name, value, source)
     for likeness, name, source, made, how in sorted(found, key=lambda each: -each[0]):
         if name in work.targets and source in work.spare:
-            others = [x for x, n, s, _, _ in found if (n == name or s == source) and (n, s) != (name, source)]
-            if not others or max(others) <= likeness - LIKE or np.isinf(likeness):
+            others = [
+                x for x, n, s, _, _ in found if ((n == name) != (s == source)) and n in work.targets and s in work.spare
+            ]
+            is_alone = not others or (max(others) < np.inf and max(others) <= likeness - LIKE)
+            if is_alone or not work.is_checked:
                 work.give(name, source, made, how)
 
 

@@ -24,7 +24,11 @@ def views(c: NDArray, p: NDArray) -> Iterator[View]:
     """Ways in which an array that is like `p` lies as `c`, which are all that shapes allow."""
     sizes = tuple(size for size in p.shape if size != 1)
     moving = {i: size for i, size in enumerate(c.shape) if size != 1 and not _is_equal_along(c, i)}
-    for kept in (moving, {i: size for i, size in enumerate(c.shape) if size != 1}):
+    every = {i: size for i, size in enumerate(c.shape) if size != 1}
+    last = dict(list(every.items())[len(every) - len(sizes) :])
+    if not np.ptp(c) and tuple(last.values()) == sizes:  # of one number nothing tells along which axes it is repeated
+        moving = last
+    for kept in (moving, every):
         wanted, here = tuple(kept.values()), tuple(size if i in kept else 1 for i, size in enumerate(c.shape))
         found = []
         if wanted == sizes:
