@@ -243,3 +243,13 @@ def test_of_two_that_are_alike_none_is_taken(tmp_path: Path) -> None:
     assert sqnr((x @ new["fc.w"] + new["m.token"]) * new["o"], Session(done.output).run({"x": x})[0]) > 100
     with pytest.raises(BadModel, match=r"m\.token, m\.other go nowhere, and expand, .* gets nothing"):
         imported(tmp_path, model, new | {"m.other": normal(8, seed=4)})
+
+
+def test_parts_of_a_weight_are_not_taken_for_it(tmp_path: Path) -> None:
+    """Of weight_norm, v is like what g · v / |v| was, but not that."""
+    text = "g (float[1,4,9] x) => (float[1,8,7] y) { [a] y = Conv(x, val_1) }"
+    v = normal(8, 4, 3)
+    model = exported(tmp_path, text, {"val_1": v}, {"a": "c"})
+    new = {"c.weight_v": v + normal(8, 4, 3, seed=1) / 100, "c.weight_g": normal(8, 1, 1, seed=2)}
+    with pytest.raises(BadModel, match=r"c\.weight_v goes nowhere, and val_1|val_1"):
+        imported(tmp_path, model, new)

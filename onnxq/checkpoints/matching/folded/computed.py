@@ -11,6 +11,7 @@ What looks like one of these, but not by that much, gets nothing, which `unmatch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ _MADE: dict[str, Callable[[NDArray], NDArray]] = {
     "exp({})": np.exp,
     "-exp({})": lambda p: -np.exp(p),
 }
+#: Parts of a weight that torch makes of several: v is like it, and g / |v| times something else.
+_IN_PARTS = re.compile(r"(^|\.)(weight_([guv]|orig)|parametrizations\..+)$")
 #: Which of them it is, by the operator that made the constant.
 _BY_NAME = {"add": "1 + {}", "exp": "exp({})", "neg": "-exp({})"}
 
@@ -85,7 +88,8 @@ class _Work:
             and value.uses()
         }
         taken = {*given.values(), *apart, *map(renamed, values)}
-        self.spare = [name for name in tensors if name not in taken and _is_floats(tensors[name])]
+        spare = (name for name in tensors if name not in taken and not _IN_PARTS.search(name))
+        self.spare = [name for name in spare if _is_floats(tensors[name])]
 
     def read(self, source: str) -> NDArray[np.float32]:
         return real(source, self.tensors[source]).astype(np.float32)
