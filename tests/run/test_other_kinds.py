@@ -64,7 +64,7 @@ def test_a_file_of_another_kind_is_told_from_a_damaged_model(kind: str, name: st
 
 PACKED = {
     "zip": (archive("net/model.onnx", "net/vocab.txt"), "is a zip archive, which holds 'model.onnx': unpack it first"),
-    "zip that is cut short": (archive("a")[:40], "is a zip archive: unpack it first"),
+    "zip that is cut short": (archive("a")[:40], "is an archive, as zip and numpy make them, that is damaged or"),
     "gzip": (
         gzip.compress(tiny.model("g (float[2] x) => (float[2] y) { y = Relu(x) }").SerializeToString()),
         "by gzip",

@@ -72,7 +72,9 @@ def what_around(path: Path) -> str:
         return ""
     if members and all(name.endswith(".npy") for name in members):
         return "is an archive of numpy's arrays: give a model, and such files as its --data"
-    if members or start.startswith(b"PK\x03\x04"):
+    if start.startswith(b"PK\x03\x04") and not members:
+        return "is an archive, as zip and numpy make them, that is damaged or cut short"
+    if members:
         some = [name for name in sorted(members) if Path(name).suffix in (".onnx", ".safetensors")]
         inside = f", which holds {listed([repr(name) for name in some], 3)}" if some else ""
         return f"is a zip archive{inside}: unpack it first"
