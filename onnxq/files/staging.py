@@ -29,6 +29,8 @@ PREFIX = ".onnxq-"
 LOCK = "lock"
 #: Seconds to wait for another process that moves files in the same folder.
 PATIENCE = 5.0
+#: Descriptors that removing a folder takes, with folders inside.
+REMOVING = 5
 
 
 @contextlib.contextmanager
@@ -65,11 +67,13 @@ def staging(output: Path) -> Iterator[Path]:
         BadOutput: the disk is full, or the folder cannot be written to.
     """
     with as_sentences(output):
-        folder, lock = _open(output.parent)
+        folder, lock, spare = _open(output.parent)
     try:
         with as_sentences(output):
             yield folder
     finally:
+        for each in spare:
+            os.close(each)
         with contextlib.suppress(OSError):
             faults.point("staging.remove")
             with alone_in(output.parent) as alone:
@@ -226,8 +230,9 @@ def _lock(opened: int) -> bool | None:
     return True
 
 
-def _open(parent: Path) -> tuple[Path, int]:
-    """A new staging folder and its open lock, after those of processes that are gone are swept."""
+def _open(parent: Path) -> tuple[Path, int, list[int]]:
+    """A new staging folder, its open lock, and descriptors that are kept for its removal, whatever the process opens;
+    after those of processes that are gone are swept."""
     with alone_in(parent) as alone:
         if alone:
             _sweep(parent)
@@ -235,14 +240,19 @@ def _open(parent: Path) -> tuple[Path, int]:
         # Made while the folder around it is locked: one without a lock in it belongs to nobody.
         tag = "-".join(_machine()) if alone else "unlocked"
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{tag}-", dir=parent))
+        opened = list[int]()
         try:
             faults.point("staging.lock")
-            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            opened.append(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            opened += (os.dup(opened[0]) for _ in range(REMOVING))
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            for each in opened:
+                os.close(each)
+            (folder / LOCK).unlink(missing_ok=True)  # which, unlike rmtree(), takes no descriptors
+            folder.rmdir()
             raise
-        _lock(lock)
-        return folder, lock
+        _lock(opened[0])
+        return folder, opened[0], opened[1:]
 
 
 def _sweep(parent: Path) -> None:

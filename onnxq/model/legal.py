@@ -39,6 +39,8 @@ _PAYLOADS = {
     _Attribute.TYPE_PROTOS: "type_protos",
 }
 _ONNX = ("", "ai.onnx")
+#: Attributes by which channels or places are divided.
+_DIVISORS = ("group", "num_groups", "blocksize")
 
 
 def require_legal(proto: onnx.ModelProto, path: Path, *, any_opset: bool = False) -> None:
@@ -135,6 +137,8 @@ class Legality:
             wanted = known.attributes.get(attribute.name, kind)
             if kind != wanted:
                 raise self._bad(f"{where}: attribute '{attribute.name}' is of type {kind}, not {wanted}")
+            if attribute.name in _DIVISORS and kind == "INT" and attribute.i < 1 and not attribute.ref_attr_name:
+                raise self._bad(f"{where}: attribute '{attribute.name}' is {attribute.i}, but must be at least 1")
 
     def _attributes(self, attributes: Iterable[onnx.AttributeProto], where: str, opsets: Opsets) -> None:
         for attribute in attributes:

@@ -308,6 +308,13 @@ CASES: dict[str, Hostile] = {
         ),
         "is of type STRING, not INT",
     ),
+    "channels in no groups": Hostile(
+        changed(
+            lambda p: p.graph.node[1].attribute.append(helper.make_attribute("group", 0)),
+            "g (float[1, 64, 5] x) => (y) <int64[1] a = {2}> { v = Unsqueeze(w, a) y = Conv(x, v) }",
+        ),
+        "attribute 'group' is 0, but must be at least 1",
+    ),
     "attribute without a type": Hostile(changed(lambda p: p.graph.node[0].attribute.add(name="alpha")), "has no type"),
     "data shorter than the shape": Hostile(
         changed(shape(64, 65)), "does not hold what its type and shape [64, 65] say"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxq.errors import BadOutput
 from onnxq.files import staging
 
 
@@ -40,3 +43,35 @@ def test_scratch_never_lies_where_others_write(spoil: object, tmp_path: Path, mo
     with staging.scratch() as found:
         assert found.parent == tmp_path and found.is_dir()
     assert not found.exists()
+
+
+def test_a_folder_goes_though_the_process_has_no_file_left_to_open(tmp_path: Path) -> None:
+    """Removing one takes descriptors too; one that cannot even be begun leaves nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = list[int]()
+
+    def take_all() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with staging.staging(tmp_path / "out") as folder:
+            (folder / "bundle" / "samples").mkdir(parents=True)
+            (folder / "bundle" / "samples" / "0.npz").touch()
+            take_all()
+        os.close(taken.pop())  # which looking into a folder takes
+        assert not [*tmp_path.iterdir()]
+        for free in range(staging.REMOVING + 2):
+            take_all()
+            for _ in range(free):
+                os.close(taken.pop())
+            with pytest.raises(BadOutput, match="Too many open files"), staging.staging(tmp_path / "out"):
+                pass
+            os.close(taken.pop())
+            assert not [*tmp_path.iterdir()]
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
