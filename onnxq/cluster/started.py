@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -50,6 +51,7 @@ def local_cluster(distributed: Any, workers: int, closing: contextlib.ExitStack)
         n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs="ERROR"
     )
     closing.enter_context(contextlib.closing(cluster))
+    _keep_quiet(logging.getLogger("tornado.application"), closing)  # of what strangers send to the port
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment |= {"PYTHONSAFEPATH": "1", "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
     folder = closing.enter_context(_scratch())
@@ -58,6 +60,11 @@ def local_cluster(distributed: Any, workers: int, closing: contextlib.ExitStack)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     closing.callback(_end, process)
     return cluster
+
+
+def _keep_quiet(logger: logging.Logger, closing: contextlib.ExitStack) -> None:
+    closing.callback(logger.setLevel, logger.level)
+    logger.setLevel(logging.CRITICAL)
 
 
 def _scratch() -> contextlib.AbstractContextManager[str]:

@@ -256,3 +256,24 @@ def test_a_cluster_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRecipe, match="give one of them"), open_engine("local:2", 2):
         pass
     assert versions()["onnxq"]
+
+
+STRANGERS = r"""
+import contextlib, socket, time, distributed
+from onnxq.cluster import started
+with contextlib.ExitStack() as closing:
+    cluster = started.local_cluster(distributed, 1, closing)
+    host, port = cluster.scheduler_address.removeprefix("tcp://").split(":")
+    for sent in (b"", b"GET / HTTP/1.0", bytes(999), bytes(range(256)), 3 * (b"\2" + bytes(7)) + b"\xff" * 16):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(sent)
+    with distributed.Client(cluster) as client:
+        time.sleep(1)
+        print(client.submit(abs, -3).result())
+""".replace("\\\\", "\\")
+
+
+def test_what_strangers_send_to_the_port_is_not_printed() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", STRANGERS], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("3\n", "")
