@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -176,3 +178,59 @@ def test_modules_that_the_model_lacks_are_left_over(tmp_path: Path) -> None:
     wanted = outputs(tiny.save(tiny.model(text, new), tmp_path, "wanted.onnx"))
     np.testing.assert_allclose(outputs(done.output), wanted, atol=1e-5)
     assert sorted(done.match.unused) == sorted(extra)
+
+
+@pytest.mark.parametrize("groups", [0, -1, 3])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_nothing_is_in_a_kernel_of_groups_that_there_cannot_be(tmp_path: Path, op: str, groups: int) -> None:
+    text = f"""g (float[N,16,8,8] x) => (float[N,16,6,6] y) {{
+        ["/seq/seq.0/{op}"] y = {op} <group = {groups}> (x, "seq.0.weight", "seq.0.bias")
+    }}"""
+    own = {"seq.0.weight": normal(16, 16, 3, 3), "seq.0.bias": normal(16)}
+    new = own | {"seq.1.running_mean": normal(16), "seq.1.running_var": np.ones(16, np.float32)}
+    path = tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    done = import_weights(tiny.save(tiny.model(text, own), tmp_path), path, tmp_path / "q.onnx", check=False)
+    assert {*done.match.unused} == {"seq.1.running_mean", "seq.1.running_var"}
+
+
+def many(count: int, folder: Path) -> tuple[Path, Path, dict[str, NDArray]]:
+    """A model of so many kernels beside each other, its checkpoint of as many BatchNorms in another order, and what its
+    constants are to be."""
+    rng = np.random.default_rng(0)
+    own, new, lines = {}, {}, list[str]()
+    for i in range(count):
+        w, bias, mean, var = (
+            normal(2, 2, 1, 1, seed=i),
+            *(rng.standard_normal(2) for _ in range(2)),
+            rng.uniform(1, 9, 2),
+        )
+        scale = 1 / np.sqrt(var + 1e-5)
+        own |= {f"m{i}.weight": w * scale.reshape(2, 1, 1, 1), f"m{i}.bias": (bias - mean) * scale}
+        new |= {f"m{i}.weight": w, f"m{i}.bias": bias}
+        new |= {f"n{count - i}.running_mean": mean, f"n{count - i}.running_var": var}
+        lines.append(f'["/m{i}/Conv"] y{i} = Conv(x, "m{i}.weight", "m{i}.bias")')
+    own = {name: x.astype(np.float32) for name, x in own.items()}
+    lines.append(f"y = Sum({', '.join(f'y{i}' for i in range(count))})")
+    text = f"g (float[N,2,1,1] x) => (float[N,2,1,1] y) {{ {' '.join(lines)} }}"
+    path = folder / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x.astype(np.float32)) for name, x in new.items()), replace=True)
+    return tiny.save(tiny.model(text, own), folder), path, own
+
+
+def test_many_beside_each_other_are_told_apart_by_numbers_in_time(tmp_path: Path) -> None:
+    own, path, wanted = many(700, tmp_path)
+    start = time.process_time()
+    done = import_weights(own, path, tmp_path / "q.onnx", check=False)
+    assert time.process_time() - start < 60  # of which trying each with each took more
+    assert not done.match.unused and not done.match.misfits
+    made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
+    for name, x in wanted.items():
+        np.testing.assert_allclose(made[name], x, atol=1e-4)
+
+
+def test_more_than_can_be_compared_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, path, _ = many(4, tmp_path)
+    monkeypatch.setattr("onnxq.checkpoints.matching.folded.pairs.MOST", 4 * 4 * 256 - 1)
+    with pytest.raises(BadModel, match="which of 4 BatchNorms is in which of 4 kernels takes too long to tell"):
+        import_weights(own, path, tmp_path / "q.onnx")

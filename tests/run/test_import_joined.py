@@ -67,3 +67,22 @@ def test_rows_of_layers_lie_one_after_another(way: str, tmp_path: Path) -> None:
     x = normal(3, 32, seed=9) / 50
     (y,) = Session(done.output).run({"x": x})
     np.testing.assert_allclose(y, np.tanh(np.tanh(x @ qkv + bias) @ mlp) * norm, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        pytest.param({"q": (32, 1)}, r"q_proj\.bias' is of shape \[32, 1\], not \[32\]", id="a matrix"),
+        pytest.param({"q": ()}, r"q_proj\.bias' is of shape \[\], not \[32\]", id="a number"),
+        pytest.param({"q": (16,), "k": (32,)}, r"q_proj\.bias' is of shape \[16\], not \[32\]", id="as long together"),
+    ],
+)
+def test_each_bias_is_as_long_as_its_own_rows(shapes: dict[str, tuple[int, ...]], says: str, tmp_path: Path) -> None:
+    names = ["attn.qkv_proj.MatMul.weight", "attn.qkv_proj.Add.bias", "mlp.gate_up_proj.MatMul.weight"]
+    own = joined(checkpoint(1, 0))
+    constants = dict(zip((f"model.layers.0.{name}" for name in names), own, strict=False))
+    constants["model.layers.1.final_norm_layernorm.weight"] = own[3]
+    model, new = tiny.save(tiny.model(TEXT, constants), tmp_path), checkpoint(1, 0.01)
+    new |= {f"model.layers.0.self_attn.{part}_proj.bias": np.ones(shape, np.float32) for part, shape in shapes.items()}
+    with pytest.raises(BadModel, match=says):
+        import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")

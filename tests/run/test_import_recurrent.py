@@ -107,3 +107,37 @@ def test_one_that_does_not_fit_as_a_whole_is_refused(what: str, tmp_path: Path) 
     with pytest.raises(BadModel, match=r"onnx::L_1.* nothing"):
         import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx")
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"m.bias_ih_l0": (4 * H, 1)}, id="a bias that is a matrix"),
+        pytest.param({"m.bias_ih_l0": (4 * H, 3), "m.bias_hh_l0": (4 * H, 2)}, id="two that do not join"),
+        pytest.param({"m.weight_ih_l0": (4 * H, 0)}, id="no inputs"),
+        pytest.param({"m.weight_ih_l0": (0, X)}, id="no gates"),
+        pytest.param({"m.weight_ih_l0": (0, 0)}, id="neither"),
+        pytest.param({"m.weight_ih_l0": (4 * H,)}, id="a weight that is a vector"),
+        pytest.param({"m.bias_ih_l0": (0,), "m.bias_hh_l0": (8 * H,)}, id="one as long as both"),
+        pytest.param({"m.bias_ih_l0": (4,), "m.bias_hh_l0": (8 * H - 4,)}, id="as long together"),
+    ],
+)
+def test_tensors_of_other_ranks_are_none_of_a_layer(changed: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+    model, tensors = model_of("LSTM", [""], tmp_path), checkpoint("LSTM", [""])
+    np.savez(tmp_path / "w.npz", **(tensors | {name: np.ones(shape, np.float32) for name, shape in changed.items()}))
+    with pytest.raises(BadModel, match=r"onnx::L_1.* nothing"):
+        import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx")
+
+
+def test_a_weight_that_is_a_number_stays(tmp_path: Path) -> None:
+    """No runtime takes such a model, but a checkpoint must not make it worse."""
+    text = """g (float[T,2,6] x) => (float[T,1,2,8] a, float[T,2,4] y) {
+        ["/m/LSTM"] a = LSTM <hidden_size = 8> (x, w, r)  ["/fc/MatMul"] y = MatMul(x, "fc.weight")
+    }"""
+    own = {"w": np.array(1, np.float32), "r": normal(1, 4 * H, H), "fc.weight": normal(X, 4)}
+    tensors = checkpoint("LSTM", [""]) | {"fc.weight": normal(4, X)}
+    tensors = {name: x for name, x in tensors.items() if not name.endswith("_l1")}
+    np.savez(tmp_path / "w.npz", **tensors)
+    model, options = tiny.save(tiny.model(text, own), tmp_path), ImportOptions(partial=True)
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", check=False, options=options)
+    assert "m.weight_ih_l0" in done.match.unused

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.schemes import FLOATS
-from onnxq.checkpoints.stored import Layer, Stored
+from onnxq.checkpoints.stored import Layer, Stored, of_shape, real
 from onnxq.errors import BadModel
 from onnxq.model import graph
 
@@ -51,7 +51,14 @@ def _open(layers: Sequence[Layer]) -> Stored:
 
     bias = None
     if any(stored.bias is not None for stored in each):
-        parts = [np.zeros(s.shape[0], np.float32) if s.bias is None else s.bias[1] for s in each]
-        bias = f"{layers[0].name}.bias", np.concatenate([part.astype(np.float32) for part in parts])
+        bias = f"{layers[0].name}.bias", np.concatenate([_bias_of(stored) for stored in each])
     n = sum(stored.shape[0] for stored in each)
     return replace(first, shape=(n, first.shape[1]), read=read, bias=bias)
+
+
+def _bias_of(stored: Stored) -> NDArray[np.float32]:
+    """Zeros where there is none; a number for each of its own rows, whatever those of the others come to."""
+    if stored.bias is None:
+        return np.zeros(stored.shape[0], np.float32)
+    name, numbers = stored.bias
+    return real(name, of_shape(name, numbers, stored.shape[0])).astype(np.float32)

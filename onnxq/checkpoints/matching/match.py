@@ -169,7 +169,7 @@ class _Work:
 
     def leave(self, layer: Layer) -> None:
         """A layer that goes nowhere; one of plain floats is like any other tensor."""
-        if layer.scheme == FLOATS:
+        if layer.scheme == FLOATS and not layer.is_joined:
             return
         try:
             stored = layer.open()

@@ -72,17 +72,22 @@ def _inputs(
         names = [name for each in sources for name in each]
         if tensor is None and not any(name in tensors for name in names):
             continue
-        if tensor is None or any(not _has_gates(tensors.get(name), len(gates)) for name in names):
+        rank = 1 if len(parts) > 1 else 2
+        if tensor is None or any(not _has_gates(tensors.get(name), rank, len(gates)) for name in names):
+            return {}
+        if len({tensors[name].shape for name in names}) > 1:
             return {}
         made = [np.concatenate([*_turned(each, gates, tensors)]) for each in sources]
-        if [x.shape for x in made] != [tuple(tensor.shape.numpy()[1:])] * int(tensor.shape.numpy()[0]):
+        count, *wanted = tensor.shape.numpy() or (0,)
+        if [x.shape for x in made] != [tuple(wanted)] * count:
             return {}
         found[index] = np.stack(made), names
     return found
 
 
-def _has_gates(array: Any, count: int) -> bool:
-    return isinstance(array, np.ndarray) and array.ndim in (1, 2) and array.shape[0] % count == 0
+def _has_gates(array: Any, rank: int, count: int) -> bool:
+    is_of_rank = isinstance(array, np.ndarray) and array.ndim == rank and array.size > 0
+    return is_of_rank and array.shape[0] % count == 0
 
 
 def _turned(names: list[str], gates: tuple[int, ...], tensors: Mapping[str, Any]) -> Iterator[NDArray[np.float32]]:

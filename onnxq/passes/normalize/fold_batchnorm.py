@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -40,8 +42,9 @@ def _fold_next(conv: ir.Node, names: Names) -> bool:
         return False
     transposed = conv.op_type == "ConvTranspose"
     groups = graph.attribute_int(conv, "group", 1)
-    shape = weight.shape.numpy()
-    channels = shape[1] * groups if transposed else shape[0]
+    channels = outputs_of(conv, weight.shape.numpy())
+    if channels is None:
+        return False
     affine = _affine(follower, conv.outputs[0], channels, len(weight.shape))
     if affine is None:
         return False
@@ -71,6 +74,15 @@ def _fold_next(conv: ir.Node, names: Names) -> bool:
 def _take_name(value: ir.Value) -> str | None:
     name, value.name = value.name, None
     return name
+
+
+def outputs_of(node: ir.Node, shape: Sequence[int]) -> int | None:
+    """How many channels come out of a Conv, ConvTranspose or Gemm with transB whose weight has this shape; None: it has
+    groups that there cannot be."""
+    groups = graph.attribute_int(node, "group", 1)
+    if len(shape) < 2 or groups < 1 or shape[0] % groups:
+        return None
+    return shape[1] * groups if node.op_type == "ConvTranspose" else shape[0]
 
 
 def along_outputs(scale: Channel, shape: tuple[int, ...], groups: int, transposed: bool) -> NDArray:

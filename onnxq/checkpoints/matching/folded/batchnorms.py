@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded import epsilons
 from onnxq.checkpoints.matching.folded.epsilons import EPSILONS
+from onnxq.checkpoints.matching.folded.pairs import Kernel, Pair, pairs, place_of
 from onnxq.checkpoints.matching.names import module_by_name
 from onnxq.checkpoints.matching.plain import by_ends
-from onnxq.checkpoints.matching.put import LIKE
-from onnxq.checkpoints.stored import key, names_with, real
+from onnxq.checkpoints.stored import key, names_with
 from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.weights import Weight, weights_of
-from onnxq.passes.normalize.fold_batchnorm import along_outputs
-from onnxq.quality import sqnr
+from onnxq.model.weights import weights_of
+from onnxq.passes.normalize.fold_batchnorm import outputs_of
 
 #: Kernels of both ε that are as like as this, in dB, are as good as the same.
 ALIKE = 50.0
@@ -54,73 +53,6 @@ class Folded:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """A product with a constant bias, and the module of the checkpoint that it is; "" if that has none."""
-
-    weight: Weight
-    module: str
-
-    @property
-    def channels(self) -> int:
-        bias = graph.constant(self.weight.node.inputs[2])
-        assert bias is not None
-        return bias.size
-
-    def scaled(self, w: NDArray, scale: NDArray) -> NDArray:
-        node = self.weight.node
-        groups = graph.attribute_int(node, "group", 1)
-        return w * along_outputs(scale, w.shape, groups, node.op_type == "ConvTranspose")
-
-    def by_channel(self, w: NDArray) -> NDArray:
-        """The sum over all else."""
-        node = self.weight.node
-        if node.op_type != "ConvTranspose":
-            return w.reshape(len(w), -1).sum(1)
-        groups = graph.attribute_int(node, "group", 1)
-        parted = w.reshape(groups, -1, *w.shape[1:])
-        return parted.reshape(*parted.shape[:3], -1).sum((1, 3)).reshape(-1)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A kernel and the BatchNorm that may be in it, in numbers: `own` and `bias` are the model's."""
-
-    kernel: _Kernel
-    norm: str
-    own: Vector
-    bias: Vector
-    w: Vector
-    before: Vector
-    gamma: Vector
-    beta: Vector
-    mean: Vector
-    var: Vector
-
-    def made(self, epsilon: float) -> tuple[Vector, Vector]:
-        scale = self.gamma / np.sqrt(self.var + epsilon)
-        return self.kernel.scaled(self.w, scale), (self.before - self.mean) * scale + self.beta
-
-    def likeness(self) -> float | None:
-        """How much kernel and bias are like the model's own, by the better ε; None: no more than without the norm."""
-        bare = min(sqnr(self.own, self.w), sqnr(self.bias, self.before))
-        each = (self.made(epsilon) for epsilon in EPSILONS)
-        best = max(min(sqnr(self.own, w), sqnr(self.bias, bias)) for w, bias in each)
-        return best if best >= LIKE and best > bare else None
-
-    def channels(self) -> tuple[Vector, Vector]:
-        """What `epsilons.py` asks: the variances that the model's kernel tells, and the checkpoint's."""
-        energy, shared = self.kernel.by_channel(self.w**2), self.kernel.by_channel(self.w * self.own)
-        is_told = (energy > 0) & (shared * self.gamma > 0) & (self.var > 0)
-        u = np.square(self.gamma[is_told] * energy[is_told] / shared[is_told])
-        return u, self.var[is_told]
-
-    def between(self) -> float:
-        """How alike kernels and biases of both ε are, in dB."""
-        first, *others = (self.made(epsilon) for epsilon in EPSILONS)
-        return min(sqnr(first[i], other[i]) for other in others for i in range(2))
-
-
 def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> Folded:
     """Give kernels the numbers of the checkpoint's kernels and BatchNorms together.
 
@@ -136,41 +68,33 @@ def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         return done
     names = Names(model)
     kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed)]
-    tried = [
-        (pair, likeness)
-        for kernel in kernels
-        for norm in norms
-        if _is_beside(kernel.module, norm) and tensors[key(norm, "running_mean")].shape == (kernel.channels,)
-        if (pair := _pair(kernel, norm, tensors)) is not None and (likeness := pair.likeness()) is not None
-    ]
-    pairs: list[_Pair] = []
-    for pair, _ in sorted(tried, key=lambda each: -each[1]):
-        if all(pair.kernel is not other.kernel and pair.norm != other.norm for other in pairs):
-            pairs.append(pair)
-    epsilon, is_decided = epsilons.decide([pair.channels() for pair in pairs])
-    doubtful = [] if is_decided else [pair for pair in pairs if pair.between() < ALIKE]
-    if len(doubtful) < len(pairs) and not is_decided:
-        least = min(pair.between() for pair in pairs if pair not in doubtful)
+    found = pairs(kernels, norms, tensors)
+    epsilon, is_decided = epsilons.decide([pair.channels() for pair in found])
+    apart = [] if is_decided else [pair.between() for pair in found]
+    doubtful = [pair for pair, likeness in zip(found, apart, strict=False) if likeness < ALIKE]
+    if len(doubtful) < len(found) and not is_decided:
+        least = min(likeness for likeness in apart if likeness >= ALIKE)
         others = " or ".join(f"{other:g}" for other in EPSILONS if other != epsilon)
         done.notes.append(
             f"epsilon of BatchNorms: {epsilon:g}, as torch has it; {others} is {least:.0f} dB away or more"
         )
-    for pair in pairs:
-        if pair not in doubtful:
-            for index, numbers in enumerate(pair.made(epsilon), 1):
+    left = {id(pair) for pair in doubtful}
+    for pair in found:
+        if id(pair) not in left:
+            for index, numbers in enumerate(pair.made(epsilon, tensors), 1):
                 give(pair.kernel.weight.node, index, numbers, names)
             done.placed += [name for name in _tensors(pair.kernel.module, pair.norm) if name in tensors]
     _doubt(done, doubtful)
-    paired = [pair.kernel for pair in pairs]
-    free = [kernel for kernel in kernels if not any(kernel is each for each in paired)]
-    _leave(done, free, [norm for norm in norms if all(norm != pair.norm for pair in pairs)], tensors)
+    paired, used = {id(pair.kernel) for pair in found}, {pair.norm for pair in found}
+    free = [kernel for kernel in kernels if id(kernel) not in paired]
+    _leave(done, free, [norm for norm in norms if norm not in used], tensors)
     return done
 
 
 def _norms(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> list[str]:
     """The modules whose statistics are no constants of the model."""
-    names = [name for name in names_with(tensors, "running_mean") if key(name, "running_var") in tensors]
-    constants = [name for owner in graph.graphs(model) for name in owner.initializers] if names else []
+    names = [name for name in names_with(tensors, "running_mean") if _has_statistics(name, tensors)]
+    constants = {name for owner in graph.graphs(model) for name in owner.initializers} if names else set()
     known = {
         *constants,
         *map(renamed, constants),
@@ -179,10 +103,16 @@ def _norms(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str],
     return [name for name in names if key(name, "running_mean") not in known]
 
 
-def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> Iterator[_Kernel]:
+def _has_statistics(name: str, tensors: Mapping[str, Any]) -> bool:
+    mean = tensors[key(name, "running_mean")]
+    return key(name, "running_var") in tensors and isinstance(mean, np.ndarray) and mean.ndim == 1
+
+
+def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> Iterator[Kernel]:
     if not graph.is_op(node, "Conv", "ConvTranspose", "Gemm") or len(node.inputs) < 3:
         return
-    if graph.constant(node.inputs[2]) is None:
+    bias = graph.constant(node.inputs[2])
+    if bias is None:
         return
     factors = (graph.attribute_float(node, "alpha", 1.0), graph.attribute_float(node, "beta", 1.0))
     if node.op_type == "Gemm" and (factors != (1.0, 1.0) or not graph.attribute_int(node, "transB", 0)):
@@ -190,38 +120,12 @@ def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str],
     for weight in weights_of(node, least=1):
         if weight.role.index != 1:
             continue
+        if outputs_of(node, weight.shape) != bias.size:
+            continue
         own = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
         modules = [renamed(key(m, "weight")).removesuffix("weight").removesuffix(".") for m in own]
         fitting = (m for m in modules if getattr(tensors.get(key(m, "weight")), "shape", None) == weight.shape)
-        yield _Kernel(weight, next(fitting, ""))
-
-
-def _is_beside(module: str, norm: str) -> bool:
-    return bool(module) and module.rpartition(".")[0] == norm.rpartition(".")[0]
-
-
-def _pair(kernel: _Kernel, norm: str, tensors: Mapping[str, Any]) -> _Pair | None:
-    """Their numbers, if those are what a BatchNorm has."""
-
-    def read(name: str, part: str, default: float) -> Vector:
-        source = key(name, part)
-        if source not in tensors:
-            return np.full(kernel.channels, default)
-        return real(source, tensors[source]).astype(np.float64)
-
-    w, own = read(kernel.module, "weight", 0.0), kernel.weight.tensor.numpy().astype(np.float64)
-    bias = graph.constant(kernel.weight.node.inputs[2])
-    gamma, beta, mean, var = (
-        read(norm, part, default)
-        for part, default in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0))
-    )
-    before = read(kernel.module, "bias", 0.0)
-    if bias is None or any(each.shape != (kernel.channels,) for each in (gamma, beta, mean, var, before)):
-        return None
-    if not np.ptp(own) or (var < 0).any():
-        return None
-    flat = bias.numpy().astype(np.float64).reshape(-1)
-    return _Pair(kernel, norm, own, flat, w, before, gamma, beta, mean, var)
+        yield Kernel(weight, next(fitting, ""))
 
 
 def give(node: ir.Node, index: int, numbers: NDArray, names: Names) -> None:
@@ -245,7 +149,7 @@ def _tensors(module: str, norm: str) -> list[str]:
     return parts + [key(norm, part) for part in ("weight", "bias", "running_mean", "running_var")]
 
 
-def _doubt(done: Folded, pairs: list[_Pair]) -> None:
+def _doubt(done: Folded, pairs: list[Pair]) -> None:
     """Of these it matters which ε they have, and nothing tells it: they stay."""
     for pair in pairs:
         done.withheld |= {*_tensors(pair.kernel.module, pair.norm)}
@@ -259,16 +163,15 @@ def _doubt(done: Folded, pairs: list[_Pair]) -> None:
         )
 
 
-def _leave(done: Folded, kernels: list[_Kernel], norms: list[str], tensors: Mapping[str, Any]) -> None:
+def _leave(done: Folded, kernels: list[Kernel], norms: list[str], tensors: Mapping[str, Any]) -> None:
     """Kernels that may have one of the BatchNorms inside stay; those of modules that the model lacks tell nothing."""
-    lost = []
-    for norm in norms:
-        shape = tensors[key(norm, "running_mean")].shape
-        of_size = [kernel for kernel in kernels if shape == (kernel.channels,)]
-        beside = [kernel for kernel in of_size if _is_beside(kernel.module, norm)]
-        done.withheld |= {key(kernel.module, part) for kernel in beside for part in ("weight", "bias")}
-        if beside or any(not kernel.module and kernel.weight.node.op_type != "Gemm" for kernel in of_size):
-            lost.append(norm)
+    wanted = [place_of(norm, tensors) for norm in norms]
+    asked = {*wanted}
+    there = [kernel for kernel in kernels if kernel.module and kernel.place in asked]
+    done.withheld |= {key(kernel.module, part) for kernel in there for part in ("weight", "bias")}
+    places = {kernel.place for kernel in there}
+    unknown = {k.channels for k in kernels if not k.module and k.weight.node.op_type != "Gemm"}
+    lost = [norm for norm, place in zip(norms, wanted, strict=True) if place in places or place[1] in unknown]
     if lost:
         noun, go, them = _words(lost)
         done.misfits.append(
