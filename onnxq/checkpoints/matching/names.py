@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,6 +20,9 @@ _WRAPPERS = {"module", "orig_mod", "fsdp_wrapped_module", "forward_module", "bas
 _WRAPPERS |= {"model", "m", "net", "network", "inner", "wrapped"}
 #: Words that may stand before the names of one side alone: `base_model.model.model.`
 MOST_FIRST = 3
+#: Names with one end, of the model times of the checkpoint, whose first words are counted each with each; and how many
+#: pairs of first words, the most frequent of these, are counted in what is the same in more of them.
+MOST_PAIRS, MOST_KNOWN = 1 << 12, 64
 #: What transformers calls the table of a part of a model.
 _TABLE = "embed_tokens"
 
@@ -71,11 +75,11 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
 def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bool) -> Callable[[str], str]:
     """By the words that most names are told by. Of as many nothing tells which it is, but for an encoder: a decoder has
     what that has, and more."""
-    votes = Counter(_beginnings(own, theirs))
+    votes = _votes(own, theirs)
     best = sorted(votes, key=lambda pair: (-votes[pair], pair))
     equal = [pair for pair in best if votes[pair] == votes[best[0]]]
-    sizes = [sum(name.startswith(new) for name in theirs) for _, new in equal]
-    towers = [new.split(".")[-2:-1] for _, new in equal]
+    towers = [new.split(".")[-2:-1] for _, new in equal[:3]]
+    sizes = [sum(name.startswith(new) for name in theirs) for _, new in equal[:3]]
     if towers == [["decoder"], ["encoder"]] and sizes[0] > sizes[1]:
         best.remove(equal[0])
     elif len(equal) != 1:
@@ -120,24 +124,39 @@ def _called(shared: str, renamed: Callable[[str], str], name: str) -> str:
     return renamed(name)
 
 
-def _beginnings(own: Collection[str], theirs: Collection[str]) -> Iterator[tuple[str, str]]:
-    """First words of a name of each side, all else of which is the same: as few as that takes."""
-    ends: dict[str, list[list[str]]] = {}
-    for name in set(theirs):
-        for first, rest in _parted(name):
-            ends.setdefault(rest, []).append(first)
-    for name in set(own):
-        for first, rest in _parted(name):
-            for other in ends.get(rest, []):
-                if not first or not other or first[-1] != other[-1]:
-                    yield "".join(f"{word}." for word in first), "".join(f"{word}." for word in other)
+def _votes(own: Collection[str], theirs: Collection[str]) -> Counter[tuple[str, str]]:
+    """How many names of the model tell of first words of both sides, by these: all else of a name of each is the same.
+
+    What is the same in many names, as `q.weight` is in all layers, tells nothing of first words by itself: there only
+    what other names told most often is counted.
+    """
+    ends: dict[str, tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((own, theirs)):
+        for name in set(names):
+            for first, rest in _parted(name):
+                ends.setdefault(rest, ([], []))[side].append(first)
+    votes, common = Counter[tuple[str, str]](), list[tuple[set[str], set[str]]]()
+    for here, there in ends.values():
+        if len(here) * len(there) <= MOST_PAIRS:
+            votes.update(pair for pair in itertools.product(here, there) if _differ_before(*pair))
+        else:
+            common.append(({*here}, {*there}))
+    known = sorted(votes, key=lambda pair: (-votes[pair], pair))[:MOST_KNOWN]
+    for olds, news in common:
+        votes.update((old, new) for old, new in known if old in olds and new in news)
+    return votes
 
 
-def _parted(name: str) -> Iterator[tuple[list[str], str]]:
+def _differ_before(old: str, new: str) -> bool:
+    """Whether the last one of each is another, so that they are as few as it takes."""
+    return not old or not new or old.split(".")[-2] != new.split(".")[-2]
+
+
+def _parted(name: str) -> Iterator[tuple[str, str]]:
     """(the first words of a name, the rest), which is a module and its part at least."""
     words = name.split(".")
     for i in range(min(MOST_FIRST, len(words) - 2) + 1):
-        yield words[:i], ".".join(words[i:])
+        yield "".join(f"{word}." for word in words[:i]), ".".join(words[i:])
 
 
 def dotted(name: str) -> str:

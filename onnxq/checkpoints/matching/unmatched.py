@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, kind_of
 from onnxq.checkpoints.stored import real
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, module_of
-from onnxq.quality import sqnr
 
 #: What numbers of the model and of the checkpoint have in common if they are the same but for rounding, in dB.
 SAME = 40.0
@@ -86,27 +87,32 @@ class Unmatched:
                 is_repeated = _is_blank(value) and not is_literal(value.name or "")  # along its first axes, maybe
                 for i in range(max(len(shape), 1) if is_repeated else 1):
                     by_sizes.setdefault(_sizes(shape[i:]), []).append(value)
-        lost, left, there = [], dict[ir.Value, None](), set[ir.Value]()
+        lost, left, there = set[str](), dict[ir.Value, None](), set[ir.Value]()
+        by_shape: dict[tuple[int, ...], list[str]] = {}
         for name in unused:
             found = tensors[name]
-            if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or not found.size:
-                continue
-            sizes = _sizes(found.shape)
+            if isinstance(found, np.ndarray) and found.dtype.kind in "fV" and found.size:
+                by_shape.setdefault(_sizes(found.shape), []).append(name)
+        for sizes, names in by_shape.items():
             fitting = by_sizes.get(sizes, [])
             if not sizes:  # any other single number may be one that stands in the program
                 fitting = [value for value in fitting if not is_literal(value.name or "")]
-            same = [value for value in fitting if len(sizes) < 2 and _is_same(value, name, found)]
-            there |= {*same}
-            if tensors.is_gguf:
-                continue
+            numbers = _Numbers(fitting if len(sizes) < 2 else [])
+            same = {name: numbers.same(name, tensors) for name in names}
+            there.update(*same.values())
             fitting = [value for value in fitting if kinds[value] is not Kind.FIXED or _is_blank(value)]
-            if fitting and not same:
-                lost.append(name)
+            gone = [name for name in names if fitting and not same[name] and not tensors.is_gguf]
+            if gone:
+                lost.update(gone)
                 left |= dict.fromkeys(fitting)
         judged = {value for value, kind in kinds.items() if kind is not Kind.FIXED}
         bare = [value for value in kinds if value in judged and value not in there and value not in left]
         words = [*map(_module, bare), *self._folded]
-        return Left(lost, list(dict.fromkeys(map(_called, left))), list(dict.fromkeys(words)))
+        return Left(
+            [name for name in unused if name in lost],
+            list(dict.fromkeys(map(_called, left))),
+            list(dict.fromkeys(words)),
+        )
 
 
 def _sizes(shape: Collection[int]) -> tuple[int, ...]:
@@ -114,22 +120,47 @@ def _sizes(shape: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(size for size in shape if size != 1))
 
 
-def _is_same(value: ir.Value, name: str, found: np.ndarray) -> bool:
-    """Whether nothing is lost, for the model has such numbers: buffers that are computed from the configuration.
+class _Numbers:
+    """Vectors and single numbers of a model, all of one size but for what one number was repeated to."""
 
-    They are compared less their means: norms are all near 1, and some converters add that to them.
-    """
-    tensor = graph.constant(value)
-    assert tensor is not None
-    own, given = (x.astype(np.float64).ravel() for x in (tensor.numpy(), real(name, found)))
-    if not np.ptp(own):
-        return np.array_equal(own, given)
-    return sqnr(own - own.mean(), given - given.mean()) >= SAME
+    def __init__(self, values: Sequence[ir.Value]) -> None:
+        self._blank: dict[tuple[int, float], list[ir.Value]] = {}
+        self._values, rows = list[ir.Value](), list[NDArray[np.float64]]()
+        for value in values:
+            tensor = graph.constant(value)
+            assert tensor is not None
+            x = tensor.numpy().astype(np.float64).ravel()
+            if np.ptp(x):
+                self._values.append(value)
+                with np.errstate(invalid="ignore"):
+                    rows.append(x - x.mean())
+            else:
+                self._blank.setdefault((x.size, float(x[0])), []).append(value)
+        self._rows = np.array(rows)
+        with np.errstate(over="ignore"):
+            self._powers = np.square(self._rows).sum(-1)
+
+    def same(self, name: str, tensors: Mapping[str, Any]) -> list[ir.Value]:
+        """Those that have the numbers of a tensor, which is not lost then: buffers computed from the configuration.
+
+        They are compared less their means: norms are all near 1, and some converters add that to them.
+        """
+        if not self._values and not self._blank:
+            return []
+        given = real(name, tensors[name]).astype(np.float64).ravel()
+        if not np.ptp(given):
+            return self._blank.get((given.size, float(given[0])), [])
+        if not self._values:
+            return []
+        given -= given.mean()
+        with np.errstate(over="ignore", invalid="ignore"):
+            noises = self._powers - 2 * (self._rows @ given) + given @ given
+        return [self._values[i] for i in np.flatnonzero(noises <= self._powers * 10 ** (-SAME / 10))]
 
 
 def _is_blank(value: ir.Value) -> bool:
     tensor = graph.constant(value)
-    return tensor is not None and not np.ptp(tensor.numpy().astype(np.float32))
+    return tensor is not None and bool(tensor.size) and not np.ptp(tensor.numpy().astype(np.float32))
 
 
 def _called(value: ir.Value) -> str:
