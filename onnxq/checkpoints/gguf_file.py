@@ -272,6 +272,8 @@ def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:
     entries: dict[str, Stored] = {}
     for _ in range(tensors):
         name, axes = text(), take("I")
+        if fault := limits.fault_of_name(name):
+            raise ValueError(fault)
         if axes > MOST_AXES or name in entries:
             raise ValueError(f"tensor '{name}' is there twice, or has {axes} axes")
         lengths = [take("Q") for _ in range(axes)]

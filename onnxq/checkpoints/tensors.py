@@ -75,6 +75,11 @@ def refuse_pickles(path: Path) -> None:
         )
 
 
+def _require_name(path: Path, name: str) -> None:
+    if fault := limits.fault_of_name(name):
+        raise BadData(f"'{path}': {fault}")
+
+
 def safetensors_type(dtype: np.dtype) -> str:
     """What the format calls a type of numpy.
 
@@ -100,6 +105,8 @@ class Npz(Mapping[str, NDArray]):
             self._names = tuple(array_limits.headers(path))
         except (OSError, ValueError) as error:
             raise BadData(f"'{path}' cannot be read as npz: {first_line(error)}") from None
+        for name in self._names:
+            _require_name(path, name)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -158,6 +165,7 @@ class Safetensors(Mapping[str, NDArray]):
     def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:
         dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)
         begin, end = entry.data_offsets
+        _require_name(self._path, name)
         if dtype is None:
             raise BadData(f"'{self._path}': tensor '{name}' is of type {entry.dtype}, which numpy does not have")
         if (

@@ -32,7 +32,7 @@ DIMENSION = 1 << 40
 DENSE_ELEMENTS = 1 << 28
 #: Bytes of external data may be read by several tensors; all of them together at most so many times, and so many more.
 OVERLAP, OVERLAP_BYTES = 16, 1 << 28
-#: Bytes of one name in a model.
+#: Of one name in a model, or of a tensor.
 NAME_BYTES = 1 << 14
 #: Of an image before and after resizing.
 PIXELS = 1 << 26
@@ -135,6 +135,11 @@ def read_text(path: str | Path, what: str, most: int = TEXT_BYTES, error: type[O
         raise error(f"{what}'{path}' cannot be read: it is not text in UTF-8") from None
     except OSError as why:
         raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
+
+
+def fault_of_name(name: str) -> str:
+    """Why nothing can be called so, in words; "" if it can."""
+    return f"the name '{name[:40]}…' has {len(name)} characters" if len(name) > NAME_BYTES else ""
 
 
 def parse_json(text: str, *, strict: bool = False) -> Any:

@@ -216,8 +216,8 @@ class Legality:
                 raise self._bad(f"the name {name[:40]!r} is not text in UTF-8")
             if "\0" in name:
                 raise self._bad(f"the name {name[:40]!r} holds a null character")
-            if len(name) > limits.NAME_BYTES:
-                raise self._bad(f"the name '{name[:40]}…' has {len(name)} characters")
+            if fault := limits.fault_of_name(name):
+                raise self._bad(fault)
 
     def _texts(self, *texts: str | bytes) -> None:
         """What may be as long as it likes."""

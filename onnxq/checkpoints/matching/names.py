@@ -6,7 +6,8 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -20,6 +21,8 @@ _WRAPPERS = {"module", "orig_mod", "fsdp_wrapped_module", "forward_module", "bas
 _WRAPPERS |= {"model", "m", "net", "network", "inner", "wrapped"}
 #: Words that may stand before the names of one side alone: `base_model.model.model.`
 MOST_FIRST = 3
+#: Words at the end of a name by which it is found: no module lies as deep.
+MOST_LAST = 24
 #: Names with one end, of the model times of the checkpoint, whose first words are counted each with each; and how many
 #: pairs of first words, the most frequent of these, are counted in what is the same in more of them.
 MOST_PAIRS, MOST_KNOWN = 1 << 12, 64
@@ -53,7 +56,7 @@ def names_in(model: ir.Model) -> set[str]:
     return {name for name in found if "." in name and "::" not in name and not name.startswith("/")}
 
 
-def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = False) -> Callable[[str], str]:
+def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = False) -> Renaming:
     """What a name of the model is in the checkpoint where names differ in their first words: `m.fc` is `fc` in a model
     that wraps another one, `fc` is `bert.fc` in one that was taken out of another, and `m.fc` may be `module.fc`.
 
@@ -69,10 +72,50 @@ def renaming(own: Collection[str], theirs: Collection[str], *, is_bold: bool = F
     shared = _shared(theirs)
     if shared:
         own = {name for name in own if not _is_table(name)}
-    return functools.partial(_called, shared, _by_beginnings(own, theirs, is_bold=is_bold))
+    return Renaming(shared, frozenset(theirs), tuple(_by_beginnings(own, theirs, is_bold=is_bold)))
 
 
-def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bool) -> Callable[[str], str]:
+@dataclass(frozen=True)
+class Renaming:
+    """What names of a model are in a checkpoint, by what `renaming` found.
+
+    What begins with fewer of the words, as a head beside the body, is called so with fewer of the others.
+
+    Attributes:
+        shared: what the table of words is called there; "" if it has a name of its own.
+        theirs: all names there.
+        pairs: first words here and there, each with a dot at the end, of which the first that fit count.
+    """
+
+    shared: str = ""
+    theirs: Collection[str] = frozenset()
+    pairs: Sequence[tuple[str, str]] = ()
+
+    @functools.cached_property
+    def _known(self) -> Collection[str]:
+        return frozenset(self.theirs) | {name.rpartition(".")[0] for name in self.theirs} if self.pairs else ()
+
+    def __call__(self, name: str) -> str:
+        if self.shared and _is_table(name):
+            return self.shared + ".weight" * name.endswith(".weight")
+        if name in self._known:
+            return name
+        made = (new + name.removeprefix(old) for old, new in self.pairs if name.startswith(old))
+        return next((each for each in made if each in self._known), name)
+
+    def modules(self, name: str) -> list[str]:
+        """What a module may be called there; "" is all of it."""
+        own = f"{name}." if name else ""
+        found = [own, *([f"{self.shared}."] if self.shared and _is_table(name) else [])]
+        for old, new in self.pairs:
+            if own.startswith(old):
+                found.append(new + own.removeprefix(old))
+            elif old.startswith(own) and new.endswith(old.removeprefix(own)):
+                found.append(new.removesuffix(old.removeprefix(own)))
+        return list(dict.fromkeys(each.removesuffix(".") for each in found))
+
+
+def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bool) -> list[tuple[str, str]]:
     """By the words that most names are told by. Of as many nothing tells which it is, but for an encoder: a decoder has
     what that has, and more."""
     votes = _votes(own, theirs)
@@ -83,7 +126,7 @@ def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bo
     if towers == [["decoder"], ["encoder"]] and sizes[0] > sizes[1]:
         best.remove(equal[0])
     elif len(equal) != 1:
-        return str
+        return []
     old, new = best[0]
     told = [pair for pair in best if old.startswith(pair[0]) and new.startswith(pair[1])]
     count, is_one_sided = sum(votes[pair] for pair in told), not old or not new
@@ -92,19 +135,12 @@ def _by_beginnings(own: Collection[str], theirs: Collection[str], *, is_bold: bo
     is_known = is_one_sided or _tells_nothing(old) or _tells_nothing(new)
     is_part = count == len(own) and (is_one_sided or _tells_nothing(old))
     if not ((begin_all and is_known) or is_part or (is_bold and 2 * count >= len(own))):
-        return str
-    known = frozenset(theirs) | {name.rpartition(".")[0] for name in theirs}
-    return functools.partial(_begun, known, told)
+        return []
+    return told
 
 
 def _tells_nothing(prefix: str) -> bool:
     return _WRAPPERS.issuperset(word.strip("_") for word in prefix.split(".")[:-1])
-
-
-def _begun(known: Collection[str], pairs: Sequence[tuple[str, str]], name: str) -> str:
-    """What begins with fewer of the words, as a head beside the body, is called so with fewer of the others."""
-    made = (new + name.removeprefix(old) for old, new in pairs if name.startswith(old))
-    return name if name in known else next((each for each in made if each in known), name)
 
 
 def _shared(theirs: Collection[str]) -> str:
@@ -116,12 +152,6 @@ def _shared(theirs: Collection[str]) -> str:
 
 def _is_table(name: str) -> bool:
     return f".{name.removesuffix('.weight')}".endswith(f".{_TABLE}")
-
-
-def _called(shared: str, renamed: Callable[[str], str], name: str) -> str:
-    if shared and _is_table(name):
-        return shared + ".weight" * name.endswith(".weight")
-    return renamed(name)
 
 
 def _votes(own: Collection[str], theirs: Collection[str]) -> Counter[tuple[str, str]]:
@@ -157,6 +187,12 @@ def _parted(name: str) -> Iterator[tuple[str, str]]:
     words = name.split(".")
     for i in range(min(MOST_FIRST, len(words) - 2) + 1):
         yield "".join(f"{word}." for word in words[:i]), ".".join(words[i:])
+
+
+def ends_of(name: str) -> list[str]:
+    """Ends of a dotted name, of two words or more, the longest first: of its last words alone, where it has many."""
+    words = name.rsplit(".", MOST_LAST)[-MOST_LAST:]
+    return [".".join(words[i:]) for i in range(len(words) - 1)]
 
 
 def dotted(name: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.checkpoints.matching import ties
+from onnxq.checkpoints.matching.names import ends_of
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.errors import BadModel
 from onnxq.formats.kinds import arguments
@@ -111,10 +112,9 @@ def by_ends(constants: Collection[str], tensors: Collection[str]) -> dict[str, s
     ends: dict[str, tuple[list[str], list[str]]] = {}
     for side, names in enumerate((constants, tensors)):
         for name in names:
-            words = name.split(".")
-            for i in range(len(words) - 1):
-                if words[i].isdigit():
-                    ends.setdefault(".".join(words[i:]), ([], []))[side].append(name)
+            for end in ends_of(name):
+                if end.partition(".")[0].isdigit():
+                    ends.setdefault(end, ([], []))[side].append(name)
     return {here[0]: there[0] for here, there in ends.values() if len(here) == len(there) == 1}
 
 

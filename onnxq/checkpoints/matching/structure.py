@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from onnxq.checkpoints.matching.names import ends_of
 
 #: What matrices of transformers are called, by what they do; looked for at the end of names.
 ROLES = {
@@ -32,6 +34,8 @@ ROLES = {
     "embed": r"token_embd|embed_tokens|wte|tok_embeddings|word_embeddings|embed_in",
     "head": r"lm_head|embed_out|output",
 }
+#: Characters at the end of a name in which roles are looked for: far more than any is called by.
+MOST_LAST = 128
 #: Why a proposal that no name speaks for.
 BY_SHAPE = "by its shape"
 _ROLES = {role: re.compile(rf"(?:^|[._/])(?:{words})$", re.IGNORECASE) for role, words in ROLES.items()}
@@ -62,17 +66,16 @@ def proposals(
 ) -> list[Proposal]:
     """At most one for each layer and weight, of equal shapes."""
     found: list[Proposal] = []
-    left, right = list(layers), list(weights)
+    left, right = dict.fromkeys(layers), dict.fromkeys(weights)
 
     def take(pairs: Iterator[tuple[Side, Side]], why: str, *, is_weak: bool = False) -> None:
         for layer, weight in list(pairs):
             if layer in left and weight in right:
                 found.append(Proposal(layer.index, weight.index, why, is_weak))
-                left.remove(layer)
-                right.remove(weight)
+                del left[layer], right[weight]
 
     take(_unique(left, right, lambda s: aliases.get(s.index, ()), lambda s: s.names), "by the converter's names")
-    take(_unique(left, right, *[lambda s: list(_ends(s.names))] * 2), "by the end of its name")
+    take(_unique(left, right, *[_ends] * 2), "by the end of its name")
     take(_unique(left, right, *[lambda s: list(_roles(s.names))] * 2), "by its role")
     take(_unique(left, right, *[lambda s: [()]] * 2), BY_SHAPE)
     take(_in_order(left, right), "by its place in order", is_weak=True)
@@ -81,29 +84,25 @@ def proposals(
 
 def role_of(name: str) -> tuple[Hashable, ...] | None:
     """The numbers in a name and what the layer does; None where that is not told."""
-    role = next((role for role, form in _ROLES.items() if form.search(name)), None)
+    end = name[-MOST_LAST:]
+    role = next((role for role, form in _ROLES.items() if form.search(end)), None)
     numbers = tuple(int(digits) for digits in re.findall(r"(?<![A-Za-z0-9])(?:[A-Za-z]+_?)?(\d{1,6})(?=[._/]|$)", name))
     if role is None or (role in ("embed", "head") and numbers):
         return None
     return (*numbers[:1], role)
 
 
+def _ends(side: Side) -> list[Hashable]:
+    return [end for name in side.names for end in ends_of(name)]
+
+
 def _roles(names: Sequence[str]) -> Iterator[Hashable]:
     yield from {key for name in names if (key := role_of(name)) is not None}
 
 
-def _ends(names: Sequence[str]) -> Iterator[Hashable]:
-    """Ends of names that tell something, the longest first."""
-    for name in names:
-        words = name.split(".")
-        for i in range(len(words) - 1):
-            if any(word.isdigit() for word in words[i:-1]) or len(words) - i > 1:
-                yield ".".join(words[i:])
-
-
 def _unique(
-    left: Sequence[Side],
-    right: Sequence[Side],
+    left: Collection[Side],
+    right: Collection[Side],
     of_layer: Callable[[Side], Sequence[Hashable] | list[Hashable]],
     of_weight: Callable[[Side], Sequence[Hashable] | list[Hashable]],
 ) -> Iterator[tuple[Side, Side]]:
@@ -121,11 +120,14 @@ def _unique(
                 break
 
 
-def _in_order(left: Sequence[Side], right: Sequence[Side]) -> Iterator[tuple[Side, Side]]:
-    for shape in dict.fromkeys(side.shape for side in left):
-        here = sorted((s for s in left if s.shape == shape), key=lambda s: [_natural(name) for name in s.names[:1]])
-        there = [side for side in right if side.shape == shape]
+def _in_order(left: Collection[Side], right: Collection[Side]) -> Iterator[tuple[Side, Side]]:
+    by_shape: dict[tuple[int, int], tuple[list[Side], list[Side]]] = {}
+    for i, sides in enumerate((left, right)):
+        for side in sides:
+            by_shape.setdefault(side.shape, ([], []))[i].append(side)
+    for here, there in by_shape.values():
         if len(here) == len(there):
+            here.sort(key=lambda s: [_natural(name) for name in s.names[:1]])
             yield from zip(here, there, strict=True)
 
 

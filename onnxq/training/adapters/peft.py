@@ -258,10 +258,12 @@ def _matched(
     not by name."""
     own = {dotted(product.name): product for product in reversed(products)}
     others = [product for product in products if dotted(product.name) not in pairs]
-    found = dict[str, tuple[list[Product], str]]()
+    found, called = dict[str, tuple[list[Product], str]](), dict[str, list[Product]]()
+    for product in others:
+        for name in dict.fromkeys(names_of(product.weight)):
+            called.setdefault(name, []).append(product)
     for module in pairs:
-        first = own.get(module)
-        runs = [product for product in others if module in names_of(product.weight)]
+        first, runs = own.get(module), called.get(module, [])
         if first is not None:
             runs = [first, *(product for product in others if _is_run_of(product, first))]
         if runs:

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.views import View, views
-from onnxq.checkpoints.matching.names import module_of_reader
+from onnxq.checkpoints.matching.names import MOST_LAST, Renaming, module_of_reader
 from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, kind_of
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.checkpoints.stored import real
@@ -42,6 +42,8 @@ _MADE: dict[str, Callable[[NDArray], NDArray]] = {
     "exp({})": np.exp,
     "-exp({})": lambda p: -np.exp(p),
 }
+#: Tensors around a constant of which numbers are looked at.
+MOST_AROUND = 100
 #: Parts of a weight that torch makes of several: v is like it, and g / |v| times something else.
 _IN_PARTS = re.compile(r"(^|\.)(weight_([guv]|orig)|parametrizations\..+)$")
 #: Which of them it is, by the operator that made the constant.
@@ -71,7 +73,7 @@ class _Work:
         own: Mapping[str, ir.TensorProtocol],
         given: Mapping[str, str],
         apart: Collection[str],
-        renamed: Callable[[str], str],
+        renamed: Renaming,
         is_checked: bool,
     ) -> None:
         self.tensors, self.own, self.renamed, self.done = tensors, own, renamed, Computed()
@@ -89,7 +91,28 @@ class _Work:
         }
         taken = {*given.values(), *apart, *map(renamed, values)}
         spare = (name for name in tensors if name not in taken and not _IN_PARTS.search(name))
-        self.spare = [name for name in spare if _is_floats(tensors[name])]
+        self.spare = dict.fromkeys(name for name in spare if _is_floats(tensors[name]))
+        self._inside: dict[str, list[list[str]]] = {}
+        self._by_place: dict[str, list[str]] = {}
+        for name in self.spare:
+            words = name.split(".")
+            for i in range(min(len(words), MOST_LAST)):
+                self._by_place.setdefault(".".join(words[:i]), []).append(name)
+
+    def inside(self, module: str) -> list[list[str]]:
+        """Tensors of a module, those that lie less deep first."""
+        if module not in self._inside:
+            depths: dict[str, int] = {}
+            for place in self.renamed.modules(module):
+                for name in self._by_place.get(place, ()):
+                    rest = name.removeprefix(f"{place}." if place else "")
+                    if self.renamed(f"{module}.{rest}" if module else rest) == name:
+                        depths[name] = max(depths.get(name, 0), rest.count(".") + 1)
+            by_depth: dict[int, list[str]] = {}
+            for name, depth in depths.items():
+                by_depth.setdefault(depth, []).append(name)
+            self._inside[module] = [by_depth[depth] for depth in sorted(by_depth)]
+        return self._inside[module]
 
     def read(self, source: str) -> NDArray[np.float32]:
         return real(source, self.tensors[source]).astype(np.float32)
@@ -110,8 +133,7 @@ class _Work:
         value.const_value = ir.tensor(numbers, name=name)
         self.done.sources[name] = source
         self.done.told.append(f"{name} = {how.format(source)}")
-        if source in self.spare:
-            self.spare.remove(source)
+        self.spare.pop(source, None)
 
 
 def compute(
@@ -120,7 +142,7 @@ def compute(
     own: Mapping[str, ir.TensorProtocol],
     given: Mapping[str, str],
     apart: Collection[str],
-    renamed: Callable[[str], str] = str,
+    renamed: Renaming,
     *,
     is_checked: bool = True,
 ) -> Computed:
@@ -210,29 +232,43 @@ def _by_modules(work: _Work) -> None:
             continue
         for source in _around(work, value):
             found += _fits(work, name, value, source)
-    for likeness, name, source, made, how in sorted(found, key=lambda each: -each[0]):
+    found.sort(key=lambda each: -each[0])
+    rivals: dict[tuple[int, str], list[tuple[float, str, str]]] = {}  # the most like last
+    for likeness, name, source, _, _ in reversed(found):
+        rivals.setdefault((0, name), []).append((likeness, name, source))
+        rivals.setdefault((1, source), []).append((likeness, name, source))
+    for likeness, name, source, made, how in found:
         if name in work.targets and source in work.spare:
-            others = [
-                x for x, n, s, _, _ in found if ((n == name) != (s == source)) and n in work.targets and s in work.spare
-            ]
-            is_alone = not others or (max(others) < np.inf and max(others) <= likeness - LIKE)
-            if is_alone or not work.is_checked:
+            others = [_best_other(work, rivals[each], name, source) for each in ((0, name), (1, source))]
+            best = max(others)
+            if best == -np.inf or (best < np.inf and best <= likeness - LIKE) or not work.is_checked:
                 work.give(name, source, made, how)
 
 
+def _best_other(work: _Work, rivals: list[tuple[float, str, str]], name: str, source: str) -> float:
+    """How like the best pair is that is left of these, but for this one."""
+    kept: list[tuple[float, str, str]] = []
+    found = -np.inf
+    while rivals and found == -np.inf:
+        each = rivals.pop()
+        if each[1] in work.targets and each[2] in work.spare:
+            kept.append(each)
+            found = each[0] if each[1:] != (name, source) else found
+    rivals += reversed(kept)
+    return found
+
+
 def _around(work: _Work, value: ir.Value) -> list[str]:
-    """Tensors that go nowhere of the module that reads a constant, or of those in it: the nearest ones."""
-    node = next(iter(value.uses())).node
-    module = module_of_reader(node)
-    by_depth: dict[int, list[str]] = {}
-    for source in work.spare:
-        words = source.split(".")
-        for i in range(len(words)):
-            rest = ".".join(words[i:])
-            if work.renamed(f"{module}.{rest}" if module else rest) == source:
-                by_depth.setdefault(len(words) - i, []).append(source)
-                break
-    return [source for depth in sorted(by_depth)[:2] for source in by_depth[depth]]
+    """Tensors that go nowhere of the module that reads a constant, or of those in it: the nearest ones; none where they
+    are so many that numbers would not tell which."""
+    found, depths = list[str](), 0
+    for sources in work.inside(module_of_reader(next(iter(value.uses())).node)):
+        left = [source for source in sources if source in work.spare]
+        found += left
+        depths += bool(left)
+        if depths == 2:
+            break
+    return found if len(found) <= MOST_AROUND else []
 
 
 def _fits(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tuple[float, str, str, NDArray, str]]:
