@@ -9,8 +9,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import tiny
-from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, file, pipe, save
+from attack import scenes
+from attack.hostile import CALIBRATE, MATMUL, QUANTIZE, Hostile, W, changed, file, pipe, save
 
 
 def raw_npy(shape: str, length: int = 64) -> bytes:
@@ -52,6 +54,30 @@ def function(text: str, *words: str) -> Callable[[Path], list[str]]:
 
 def safetensors(header: str, length: int | None = None) -> bytes:
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + b"\0" * 64
+
+
+def adapter(module: str) -> Callable[[Path], None]:
+    """One of PEFT whose module has this name."""
+
+    def make(folder: Path) -> None:
+        scenes.put(folder, "base")
+        names = {f"base_model.model.{module}.lora_{word}.weight": 64 * i for i, word in enumerate("AB")}
+        table = {name: {"dtype": "F32", "shape": [4, 4], "data_offsets": [at, at + 64]} for name, at in names.items()}
+        (folder / "peft" / "adapter_model.safetensors").write_bytes(safetensors(json.dumps(table)) + b"\0" * 64)
+
+    return make
+
+
+def first_words(folder: Path) -> None:
+    """Names of a model and of a checkpoint that are the same but for their first words, which all differ."""
+    count = 30000
+    names = [f"a{i}.x.weight" for i in range(2000)]
+    inputs = ", ".join(f'"{name}"' for name in names)
+    text = MATMUL.replace("}", f" s = Sum({inputs}) }}").replace("y) {", "y, float[1] s) {")
+    save(tiny.model(text, W | {name: np.ones(1, np.float32) * i for i, name in enumerate(names)}), folder)
+    made = {f"b{i}.x.weight": 4 * i for i in range(count)}
+    table = {name: {"dtype": "F32", "shape": [1], "data_offsets": [at, at + 4]} for name, at in made.items()}
+    (folder / "w.safetensors").write_bytes(safetensors(json.dumps(table)) + b"\0" * 4 * count)
 
 
 IMPORT = ["import-weights", "model.onnx", "w.safetensors", "-o", "out.onnx"]
@@ -161,5 +187,13 @@ CASES: dict[str, Hostile] = {
     "safetensors that say something twice": Hostile(
         file("w.safetensors", safetensors(_TENSOR.replace("}", ', "shape": [2, 2]}', 1)), *ENCODE), "does not describe"
     ),
+    "safetensors of a long name": Hostile(
+        file("w.safetensors", safetensors(_TENSOR.replace("NAME", "0." * 50000 + "a")), *IMPORT),
+        "has 100001 characters",
+    ),
+    "adapter of a long name": Hostile(
+        adapter("0." * 50000 + "x"), "has 100032 characters", ("lora", "convert", "base.onnx", "peft", "-o", "out")
+    ),
+    "first words of many names": Hostile(first_words, "has nothing for 'model.onnx'", tuple(IMPORT)),
     "long safetensors": Hostile(file("w.safetensors", safetensors("{}", 2**63), *IMPORT), "is cut short"),
 }

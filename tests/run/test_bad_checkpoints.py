@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_checkpoints_of_others(case: str, home: Path) -> None:
 
 
 def save(path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     write_arrays(path, ((name, lambda x=x: x) for name, x in tensors.items()), replace=True)
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
@@ -193,3 +194,33 @@ def test_blocks_of_gguf_by_the_names_of_other_schemes_are_none_of_them(parts: tu
     index = {"weight_map": {f"layer.{part}": "c.safetensors" for part in parts}}
     (home / "c.index.json").write_text(json.dumps(index))
     assert "is a GGUF file, which is no part of a checkpoint of several" in refused(home, "c.index.json")
+
+
+@pytest.mark.parametrize("suffix", [".gguf", ".npz", ".safetensors"])
+def test_a_name_that_is_too_long_is_told(suffix: str, home: Path) -> None:
+    """Of a name of many words all ends would be many times as long as the file."""
+    name, x = "0." * 9000 + "a", np.ones((32, 64), np.float32)
+    path = home / f"w{suffix}"
+    if suffix == ".gguf":
+        write_gguf(path, [(name, lambda: x)])
+    elif suffix == ".npz":
+        np.savez(path, **{name: x})
+    else:
+        entry = {"dtype": "F32", "shape": [32, 64], "data_offsets": [0, x.nbytes]}
+        header = json.dumps({name: entry}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + x.tobytes())
+    said = refused(home, path.name)
+    assert f"the name '{name[:40]}…' has 18001 characters" in said
+
+
+def test_what_names_end_with_is_looked_at_word_by_word_for_few_words(home: Path) -> None:
+    """Each of these is as long as a name may be."""
+    tensors = {f"{i}." * (1 << 12) + "a": np.ones(4, np.float32) for i in range(100, 400)}
+    tensors = {name[-(1 << 14) :]: x for name, x in tensors.items()} | {"layer.weight": np.ascontiguousarray(W.T)}
+    save(home / "w.safetensors", tensors, {})
+    tracemalloc.start()
+    try:
+        assert run(home, "w.safetensors").exit_code == 0
+        assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    finally:
+        tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import onnxq
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.linear4bit import Linear4Bit, save_layers
+from onnxq.checkpoints.matching import names
 from onnxq.checkpoints.matching.names import renaming
 from onnxq.conversion.convert import convert
 from onnxq.conversion.dequantize import dequantize
@@ -293,3 +295,15 @@ def test_what_an_exporter_folded_into_a_constant_is_not_given_a_weight(tmp_path:
 )
 def test_a_name_is_told_by_what_others_begin_with(own: tuple[str, ...], theirs: tuple[str, ...], wanted: str) -> None:
     assert renaming(own, theirs)(own[0]) == (wanted or own[0])
+
+
+def test_what_many_names_end_with_tells_first_words_with_others_alone() -> None:
+    """Each with each of these would be 10^8 pairs."""
+    own = {*(f"a{i}.x.weight" for i in range(10000)), "m.fc.weight", "m.up.weight", "m.x.weight"}
+    theirs = {*(f"b{i}.x.weight" for i in range(10000)), "net.fc.weight", "net.up.weight", "net.x.weight"}
+    start = time.process_time()
+    renamed = renaming(own, theirs, is_bold=True)
+    assert time.process_time() - start < 10
+    assert renamed("m.fc.weight") == "m.fc.weight"  # most names tell nothing of it
+    votes = names._votes(own, theirs)
+    assert votes["m.", "net."] == 3 and sum(votes.values()) == 3

@@ -188,6 +188,7 @@ def _bias_of(node: ir.Node) -> ir.Value | None:
 
 def _by_others(work: _Work) -> None:
     """Constants that are made of others which have new numbers: which one, the old numbers of both tell."""
+    others: _Others | None = None  # which takes reading all of them
     for name, value in list(work.targets.items()):
         tensor = value.const_value
         assert tensor is not None
@@ -196,10 +197,9 @@ def _by_others(work: _Work) -> None:
         c = tensor.numpy().astype(np.float32)
         if not np.isfinite(c).all():
             continue
-        for other, source in work.given.values():
+        others = others or _Others(work)
+        for other, source in others.of(c, EXACT.get(tensor.dtype, EXACT_FLOAT)):
             old = work.own[other.name or ""]
-            if not _may_lie(c.shape, old):
-                continue
             for how, function, view in _ways(c, old.numpy().astype(np.float32)):
                 if sqnr(c, view(function(old.numpy().astype(np.float32)))) >= EXACT.get(tensor.dtype, EXACT_FLOAT):
                     assert other.const_value is not None
@@ -209,11 +209,42 @@ def _by_others(work: _Work) -> None:
                 break
 
 
+class _Others:
+    """Constants that have new numbers, by the least and the largest of what can be made of their old ones."""
+
+    def __init__(self, work: _Work) -> None:
+        olds = [(each, work.own[each[0].name or ""]) for each in work.given.values()]
+        self._given = [(each, old) for each, old in olds if old.size > 1 and old.dtype in graph.FLOATS]
+        ends = np.empty((len(self._given), len(_MADE), 2))
+        for i, (_, old) in enumerate(self._given):
+            p = old.numpy()
+            both = np.array([p.min(), p.max()]).astype(np.float32)
+            with np.errstate(over="ignore"):
+                ends[i] = [np.sort(function(both)) for function in _MADE.values()]  # all of them rise, or fall
+        self._lows, self._highs = ends[..., 0], ends[..., 1]
+        self._have_rows = np.array([len(_sizes(old)) == 2 for _, old in self._given], bool)
+
+    def of(self, c: NDArray, decibels: float) -> Iterator[tuple[ir.Value, str]]:
+        """Those that may be as like a constant as this."""
+        near = float(np.linalg.norm(c.astype(np.float64))) * 10 ** (-decibels / 20)
+        low, high = float(c.min()) - self._lows, self._highs - float(c.max())  # inf and nan, where numbers are none
+        is_within = ((low >= -near) & (high >= -near)).any(1)
+        is_equal = ((np.abs(low) <= near) & (np.abs(high) <= near)).any(1)
+        for i in np.flatnonzero(is_equal | (is_within & self._have_rows))[:MOST_AROUND]:
+            each, old = self._given[i]
+            if _may_lie(c.shape, old):
+                yield each
+
+
 def _may_lie(shape: tuple[int, ...], old: ir.TensorProtocol) -> bool:
     """Whether an array has a place in another one, as far as sizes tell."""
-    sizes = [size for size in old.shape.numpy() if size != 1]
+    sizes = _sizes(old)
     most = sizes if len(sizes) != 2 else sizes[1:]
     return bool(sizes) and old.dtype in graph.FLOATS and all(size in shape for size in most)
+
+
+def _sizes(tensor: ir.TensorProtocol) -> list[int]:
+    return [size for size in tensor.shape.numpy() if size != 1]
 
 
 def _ways(c: NDArray, p: NDArray) -> Iterator[tuple[str, Callable[[NDArray], NDArray], View]]:
