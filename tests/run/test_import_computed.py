@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,3 +254,33 @@ def test_parts_of_a_weight_are_not_taken_for_it(tmp_path: Path) -> None:
     new = {"c.weight_v": v + normal(8, 4, 3, seed=1) / 100, "c.weight_g": normal(8, 1, 1, seed=2)}
     with pytest.raises(BadModel, match=r"c\.weight_v goes nowhere, and val_1|val_1"):
         imported(tmp_path, model, new)
+
+
+def test_constants_that_hold_nothing_are_none(tmp_path: Path) -> None:
+    """As the regions of a Resize are, and whatever else a model adds to no numbers."""
+    text = """g (float[2,8] x, float[0,8] z) => (float[2,8] y, float[0,8] u) {
+        [a] y = MatMul(x, "fc.w")  [b] u = Add(z, nothing)
+    }"""
+    own = {"fc.w": normal(8, 8), "nothing": np.zeros((0, 8), np.float32)}
+    model = exported(tmp_path, text, own, {"b": "m"})
+    new = {"fc.w": normal(8, 8, seed=2), "m.bias": normal(8, seed=3), "m.more": normal(4, 8, seed=3)}
+    done = imported(tmp_path, model, new)
+    assert done.match.unused == ["m.bias", "m.more"]
+
+
+def test_each_of_many_is_told_by_its_numbers_in_time(tmp_path: Path) -> None:
+    """Weights that are read as they are, which names tell, and with 1 added, which numbers tell."""
+    count, lines, own, new = 400, list[str](), {}, {}
+    for i in range(count):
+        lines.append(f'[n{i}] h{i} = Mul(x, "m{i}.weight")  [p{i}] g{i} = Mul(h{i}, add_{i})')
+        own[f"m{i}.weight"], new[f"m{i}.weight"] = normal(8, seed=i), normal(8, seed=count + i)
+        own[f"add_{i}"] = 1 + own[f"m{i}.weight"]
+    sums = ", ".join(f"g{i}" for i in range(count))
+    text = f"g (float[2,8] x) => (float[2,8] y) {{ {' '.join(lines)} y = Sum({sums}) }}"
+    model = exported(tmp_path, text, own, {f"p{i}": f"m{i}" for i in range(count)})
+    start = time.process_time()
+    done = imported(tmp_path, model, new)
+    assert time.process_time() - start < 30
+    made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
+    for i in range(count):
+        np.testing.assert_allclose(made[f"add_{i}"], 1 + new[f"m{i}.weight"], rtol=1e-6)

@@ -85,6 +85,7 @@ class _Work:
             for name, value in values.items()
             if (tensor := graph.constant(value)) is not None
             and tensor.dtype in graph.FLOATS
+            and tensor.size
             and own.get(name, tensor) is tensor
             and renamed(name) not in tensors
             and value.uses()
