@@ -11,6 +11,7 @@ What looks like one of these, but not by that much, gets nothing, which `unmatch
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ _MADE: dict[str, Callable[[NDArray], NDArray]] = {
 }
 #: Tensors around a constant of which numbers are looked at.
 MOST_AROUND = 100
+#: Other constants that one is compared with.
+MOST_OTHERS = 1000
 #: Parts of a weight that torch makes of several: v is like it, and g / |v| times something else.
 _IN_PARTS = re.compile(r"(^|\.)(weight_([guv]|orig)|parametrizations\..+)$")
 #: Which of them it is, by the operator that made the constant.
@@ -226,15 +229,14 @@ class _Others:
         self._have_rows = np.array([len(_sizes(old)) == 2 for _, old in self._given], bool)
 
     def of(self, c: NDArray, decibels: float) -> Iterator[tuple[ir.Value, str]]:
-        """Those that may be as like a constant as this."""
+        """Those that may be as like a constant as this, whole ones first."""
         near = float(np.linalg.norm(c.astype(np.float64))) * 10 ** (-decibels / 20)
         low, high = float(c.min()) - self._lows, self._highs - float(c.max())  # inf and nan, where numbers are none
         is_within = ((low >= -near) & (high >= -near)).any(1)
         is_equal = ((np.abs(low) <= near) & (np.abs(high) <= near)).any(1)
-        for i in np.flatnonzero(is_equal | (is_within & self._have_rows))[:MOST_AROUND]:
-            each, old = self._given[i]
-            if _may_lie(c.shape, old):
-                yield each
+        with_rows = is_within & self._have_rows & ~is_equal
+        found = (self._given[i] for i in [*np.flatnonzero(is_equal), *np.flatnonzero(with_rows)])
+        yield from itertools.islice((each for each, old in found if _may_lie(c.shape, old)), MOST_OTHERS)
 
 
 def _may_lie(shape: tuple[int, ...], old: ir.TensorProtocol) -> bool:
