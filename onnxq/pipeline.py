@@ -40,8 +40,9 @@ from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 from onnxq.request import Learn, Learned, Request
 from onnxq.runtime.machine import this_machine
+from onnxq.runtime.ort.installed import version
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
-from onnxq.runtime.session import THREADS, version
+from onnxq.runtime.session import THREADS
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import HELD_BACK, LIMIT, Sampling
 from onnxq.samples.source import DataSource

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from onnxq.bench_kernels import products
 from onnxq.runtime import library
-from onnxq.runtime import session as runtime
+from onnxq.runtime.ort import installed
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,7 +79,7 @@ def _runner(model: onnx.ModelProto, threads: int, isa: str) -> Callable[[NDArray
 
 def session_of(model: onnx.ModelProto, threads: int, isa: str) -> onnxruntime.InferenceSession:
     """Whose threads stay where they are and wait without spinning; "" for `isa`: the kernel that it takes anyway."""
-    options = runtime.require().SessionOptions()
+    options = installed.require().SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     # A pool that goes on spinning after its turn would take the processor from the next one.

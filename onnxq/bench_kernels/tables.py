@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxq.bench_kernels.ceilings import Ceilings
 from onnxq.bench_kernels.contenders import FORCE
-from onnxq.runtime import session
+from onnxq.runtime.ort import installed
 
 PEERS = ("ORT level 4", "ORT exact", "ORT Bnb4", "ORT float")
 HEAD = ["format", "M", "ours, ms", "GB/s", "of read", "TFLOP/s", "of peak", *(f"{peer}, ms" for peer in PEERS)]
@@ -91,7 +91,7 @@ def describe(threads: int, ceilings: Ceilings) -> str:
     peaks = ", ".join(f"{what} {peak / 1e12:.2f} T/s" for what, peak in ceilings.peaks.items() if peak)
     kernel = os.environ.get(FORCE) or library.onnxq_isas().decode().split()[0]
     return (
-        f"{processor()}, {threads} threads, {platform.system()}, onnxruntime {session.require().__version__}; "
+        f"{processor()}, {threads} threads, {platform.system()}, onnxruntime {installed.require().__version__}; "
         f"kernel {kernel}. Measured peaks: {peaks}.\n\n"
         "Medians of products in turns through onnxruntime sessions, weights not in the cache; every answer was checked "
         "against float64 first. In brackets: their time over ours. *of read*: of the bandwidth at which as many bytes "

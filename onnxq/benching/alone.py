@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel
 from onnxq.files.staging import scratch
-from onnxq.runtime.session import Feed, Session, require
+from onnxq.runtime.ort.installed import require
+from onnxq.runtime.session import Feed, Session
 
 #: Seconds that it may take.
 PATIENCE = 600.0

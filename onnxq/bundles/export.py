@@ -38,8 +38,9 @@ from onnxq.output import copy_model, place, write
 from onnxq.output.signature import target_of
 from onnxq.quality import compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
-from onnxq.runtime import known, library
+from onnxq.runtime import library
 from onnxq.runtime.machine import this_machine
+from onnxq.runtime.ort.wrong_rules import wrong_rules
 from onnxq.runtime.session import Session
 from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
@@ -121,9 +122,9 @@ def export(
         compiled = library.ops_library() if has_own else None
         if compiled is not None:
             shutil.copyfile(compiled, staged / compiled.name)
-        wrong_rules = ";".join(known.wrong_rules(loaded))
+        rules = ";".join(wrong_rules(staged / MODEL))
         program = Path(__file__).with_name("run_bundle.py").read_text(encoding="utf-8")
-        program = program.replace('WRONG_RULES = ""', f'WRONG_RULES = "{wrong_rules}"')
+        program = program.replace('WRONG_RULES = ""', f'WRONG_RULES = "{rules}"')
         (staged / RUN).write_text(program, encoding="utf-8")
         measured, notes = None, ["not run: there is nothing that 'onnxq verify' could compare"]
         if check:
@@ -131,7 +132,7 @@ def export(
             measured, notes = _measured(staged, path, others, sampling, compiled, environment.threads)
         manifest = _described(staged, loaded, word, None if compiled is None else compiled.name, measured)
         manifest.files = {each.name: entry_of(each) for each in sorted(staged.iterdir())}
-        (staged / README).write_text(readme(manifest, wrong_rules), encoding="utf-8")
+        (staged / README).write_text(readme(manifest, rules), encoding="utf-8")
         manifest.files[README] = entry_of(staged / README)
         write_manifest(staged, manifest)
         nbytes = sum(entry.bytes for entry in manifest.files.values())

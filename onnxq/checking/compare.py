@@ -16,7 +16,8 @@ from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
 from onnxq.passes.normalize.unique_names import UniqueNames
-from onnxq.runtime.session import THREADS, Session, version
+from onnxq.runtime.ort.installed import version
+from onnxq.runtime.session import THREADS, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling

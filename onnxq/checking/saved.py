@@ -21,7 +21,8 @@ from onnxq.job import Job
 from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality.decisions import NO_CLASSES, Classes
-from onnxq.runtime.session import Session, version
+from onnxq.runtime.ort.installed import version
+from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 
 #: dB below which it is asked whether that much was lost by numbers of fewer bits, or before any had fewer.

@@ -17,7 +17,8 @@ from onnxq.files.staging import scratch
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.output import write
-from onnxq.runtime.session import Session, version
+from onnxq.runtime.ort.installed import version
+from onnxq.runtime.session import Session
 
 #: Types of which onnxruntime 1.31 unpacks no weights on processors.
 NEW = frozenset({ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E8M0})

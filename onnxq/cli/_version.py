@@ -6,8 +6,9 @@ import platform
 from collections.abc import Iterator
 
 from onnxq.errors import MissingRuntime, amount
-from onnxq.runtime import native, session
+from onnxq.runtime import native
 from onnxq.runtime.machine import this_machine
+from onnxq.runtime.ort import installed
 
 
 def surroundings() -> Iterator[tuple[str, str]]:
@@ -17,7 +18,7 @@ def surroundings() -> Iterator[tuple[str, str]]:
     yield "isa", machine.isa
     yield "machine", f"{machine.cpu}, {amount(machine.cores, 'core')}"
     try:
-        runtime = session.require()
+        runtime = installed.require()
         yield "runtime", f"onnxruntime {runtime.__version__}, {', '.join(runtime.get_available_providers())}"
     except MissingRuntime as error:
         yield "runtime", str(error)

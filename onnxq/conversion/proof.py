@@ -15,7 +15,8 @@ from onnxq.made_up import make_up
 from onnxq.made_up.scout import scout
 from onnxq.model.load import load_model
 from onnxq.output import write
-from onnxq.runtime.session import Session, version
+from onnxq.runtime.ort.installed import version
+from onnxq.runtime.session import Session
 
 
 def prove(model: Path, restored: ir.Model, staged: Path, environment: Environment) -> Check | None:

@@ -14,7 +14,7 @@ from onnxq.errors import amount
 from onnxq.model.load import is_quantized
 from onnxq.progress import QUIET, Progress
 from onnxq.runtime import native
-from onnxq.runtime.session import require
+from onnxq.runtime.ort.installed import require
 from onnxq.samples.sampling import Sampling
 
 #: Float kernels that multiply, as onnxruntime calls them.

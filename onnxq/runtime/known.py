@@ -6,15 +6,7 @@ tests/run/test_fusion.py and tests/run/test_passes.py run most of it again with 
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import mmap
-from pathlib import Path
-
-import onnx
 import onnx_ir as ir
-
-from onnxq.runtime.own_files import model_files
 
 #: The oldest standard operators that it runs (its documentation, Compatibility).
 OLDEST_OPSET = 7
@@ -80,61 +72,6 @@ def is_pool_of_floats(node: ir.Node) -> bool:
         return False
     rounds_up = node.attributes.get("ceil_mode")
     return "dilations" in node.attributes or (rounds_up is not None and bool(rounds_up.as_int()))
-
-
-# --- float8 by QuantizeLinear.
-
-_FLOAT8 = frozenset(
-    {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ}
-)
-#: Rules of its optimizer that take any zero point for the least code: a Relu in front of what rounds to float8 is lost,
-#: negative numbers with it, and where a Clip stands there the model is not opened (1.32).
-_OF_INTEGERS = ("ReluQuantRewrite", "ClipQuantRewrite")
-#: How the operator that rounds is called in a file.
-_ROUNDING = b"QuantizeLinear"
-
-
-def wrong_rules(model: ir.Model | str | Path | bytes) -> tuple[str, ...]:
-    """Rules of onnxruntime's optimizer that would change what a model computes: for `disabled_optimizers`.
-
-    Args:
-        model: one in memory, also as bytes, or the path of one; what cannot be read has none.
-    """
-    if not isinstance(model, ir.Model):
-        try:
-            if isinstance(model, bytes):
-                if _ROUNDING not in model:
-                    return ()
-                model = ir.from_proto(onnx.load_model_from_string(model))
-            elif not Path(model).is_file() or not _names_rounding(Path(model)):
-                return ()
-            else:
-                model = ir.from_proto(model_files.parsed(Path(model)))
-        except Exception:  # onnxruntime says what is wrong with it
-            return ()
-    nodes = [model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values())]
-    return _OF_INTEGERS if any(map(_rounds_to_float8, itertools.chain(*nodes))) else ()
-
-
-def _names_rounding(path: Path) -> bool:
-    """Whether the operator may be in the file: most have none, and weights are long to read."""
-    with path.open("rb") as file, contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as raw:
-        return raw.find(_ROUNDING) >= 0
-
-
-def _rounds_to_float8(node: ir.Node) -> bool:
-    if node.op_type != "QuantizeLinear" or node.domain:
-        return False
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
-    types = {node.outputs[0].dtype, None if zero is None else zero.dtype}
-    if zero is not None and zero.const_value is not None:
-        types.add(zero.const_value.dtype)
-    said = node.attributes.get("output_dtype")
-    if said is not None and said.type is ir.AttributeType.INT and said.as_int() in {int(kind) for kind in _FLOAT8}:
-        return True
-    if zero is not None and types == {None}:  # of a Constant, a Cast, an input of a function: nobody says what it is
-        return True
-    return not _FLOAT8.isdisjoint(types)
 
 
 # --- Packed weights: operators of the com.microsoft domain (ContribOperators.md).

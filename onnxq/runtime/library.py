@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from onnxq.boundary import bounded, warn
 from onnxq.errors import BadModel, BadRecipe, MissingRuntime
 from onnxq.files import limits
-from onnxq.runtime import known, native
-from onnxq.runtime import session as runtime
+from onnxq.runtime import native
+from onnxq.runtime.ort import installed
+from onnxq.runtime.ort.wrong_rules import wrong_rules
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -41,10 +42,7 @@ def _with_cuda() -> Path | None:
     path = native.cuda_path()
     if path is None:
         return None
-    try:
-        return path if "CUDAExecutionProvider" in runtime.require().get_available_providers() else None
-    except MissingRuntime:
-        return None
+    return path if "CUDAExecutionProvider" in installed.providers() else None
 
 
 @bounded
@@ -66,7 +64,7 @@ def session(
         BadModel: onnxruntime refuses the model.
         MissingRuntime: onnxruntime is not installed.
     """
-    ort = runtime.require()
+    ort = installed.require()
     if options is None:
         options = ort.SessionOptions()
     if not isinstance(options, ort.SessionOptions):
@@ -82,11 +80,9 @@ def session(
     if isinstance(source, str):
         limits.require_text_name(source)
     try:
-        return ort.InferenceSession(
-            source, options, providers=list(providers), disabled_optimizers=known.wrong_rules(source)
-        )
+        return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong_rules(source))
     except Exception as error:  # onnxruntime's exceptions share no base class
-        raise BadModel(f"onnxruntime refuses the model: {runtime.reason(error)}") from None
+        raise BadModel(f"onnxruntime refuses the model: {installed.reason(error)}") from None
 
 
 def register(options: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnxq.errors import amount
 from onnxq.runtime import native
-from onnxq.runtime.session import version
+from onnxq.runtime.ort.installed import version
 
 #: Instructions that kernels are chosen by, as Linux names them.
 _X86 = ("avx2", "fma", "avx_vnni", "avx_vnni_int8", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")

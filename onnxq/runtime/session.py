@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import json
 import math
 import os
-import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +18,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadModel, BadOutput, MissingRuntime, first_line, root_cause
+from onnxq.errors import BadModel, BadOutput, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
 from onnxq.files.ranged import AdmittedTensor
-from onnxq.runtime import kernel_times, known, native, supervisor
+from onnxq.runtime import kernel_times, native, supervisor
 from onnxq.runtime.kernel_times import Kernel
+from onnxq.runtime.ort.installed import reason, require
+from onnxq.runtime.ort.wrong_rules import wrong_rules
 from onnxq.runtime.own_files import model_files
 
 if TYPE_CHECKING:
@@ -52,50 +52,6 @@ _NUMPY = {
     "tensor(bool)": np.bool_,
     "tensor(string)": np.object_,
 }
-
-
-def require() -> Any:
-    """The onnxruntime module.
-
-    From 1.29 on it tells its maker of the models that it opens (names, hashes, operators: its Privacy.md), unless a
-    variable is set before it is loaded. Models are their owners' business; who wants it sets that variable to 0.
-
-    Raises:
-        MissingRuntime: it is not installed.
-    """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        if _is_installed("onnxruntime"):
-            raise MissingRuntime(f"onnxruntime is installed, but cannot be loaded: {first_line(error)}") from None
-        raise MissingRuntime(
-            "onnxruntime is not installed: pip install 'onnxq[cpu]' (or 'onnxq[gpu]' for NVIDIA GPUs, never both)"
-        ) from None
-    return onnxruntime
-
-
-def version() -> str:
-    """Of onnxruntime; empty where it is not installed."""
-    try:
-        return str(require().__version__)
-    except MissingRuntime:
-        return ""
-
-
-def providers() -> tuple[str, ...]:
-    """The execution providers of the onnxruntime that is installed; none where it is not."""
-    try:
-        return tuple(require().get_available_providers())
-    except MissingRuntime:
-        return ()
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # what stands in its place has no spec
-        return False
 
 
 @dataclass(frozen=True)
@@ -175,7 +131,7 @@ class Session:
                     source,
                     options,
                     providers=list(dict.fromkeys((provider, PROCESSOR))),
-                    disabled_optimizers=known.wrong_rules(model),
+                    disabled_optimizers=wrong_rules(source),
                 )
         except Exception as error:  # onnxruntime's exceptions share no base class
             why = reason(error)
@@ -321,13 +277,6 @@ def _is_ours(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def reason(error: Exception) -> str:
-    """What an exception of onnxruntime says, without where in its sources it was thrown."""
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed: ?)?", "", text)
-    return re.sub(r"/\S+:\d+ .*?\)( const)? (?=\S)", "", text)  # the C++ function that threw
 
 
 def _to_value(x: NDArray) -> onnxruntime.OrtValue:

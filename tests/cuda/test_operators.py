@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
 from onnxq.runtime import library, native
-from onnxq.runtime import session as runtime
+from onnxq.runtime.ort import installed
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -169,7 +169,7 @@ def test_the_gpu_library_is_registered_where_onnxruntime_has_the_provider(
     monkeypatch.setattr(native, "path", lambda: built)
     monkeypatch.setattr(native, "cuda_path", lambda: found)
     providers: list[str] = ["CPUExecutionProvider"]
-    monkeypatch.setattr(runtime.require(), "get_available_providers", lambda: providers)
+    monkeypatch.setattr(installed.require(), "get_available_providers", lambda: providers)
     assert library.ops_library() == built
     providers.insert(0, "CUDAExecutionProvider")
     assert library.ops_library() == found

@@ -21,9 +21,10 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 
 from onnxq import cli
+from onnxq.errors import MissingRuntime
 from onnxq.files import guard
 from onnxq.output import write as save
-from onnxq.runtime import session
+from onnxq.runtime.ort import installed
 
 MATMUL = "g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }"
 W = {"w": tiny.normal(64, 64)}
@@ -367,8 +368,8 @@ def test_full_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(session.MissingRuntime, match=r"pip install 'onnxq\[cpu\]'"):
-        session.require()
+    with pytest.raises(MissingRuntime, match=r"pip install 'onnxq\[cpu\]'"):
+        installed.require()
     assert_refused(text(MATMUL, tmp_path), "onnxruntime is not installed")
 
 

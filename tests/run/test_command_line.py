@@ -82,9 +82,9 @@ def test_nobody_is_told_of_models(chosen: str | None, tmp_path: Path) -> None:
     """onnxruntime from 1.29 on tells its maker, unless this is set before it is read; what the user set stays."""
     script = (
         "import onnxq, os, sys\n"
-        "from onnxq.runtime import session\n"
+        "from onnxq.runtime.ort import installed\n"
         "assert 'onnxruntime' not in sys.modules\n"
-        "session.require()\n"
+        "installed.require()\n"
         "print(os.environ['ORT_DISABLE_TELEMETRY'])\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}

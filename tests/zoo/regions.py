@@ -33,7 +33,7 @@ SAMPLES, TURNS, SECONDS = 64, 15, 0.15
 NO_SLOWER = 1.03
 #: Printed by a process of its own: milliseconds to open a session, and megabytes that it keeps.
 OPENING = """
-import sys, time, onnxruntime, onnxq
+import sys, time, onnx, onnxruntime, onnxq  # modules that are read once a process count for nobody
 def memory():
     fields = dict(line.split(":") for line in open("/proc/self/smaps_rollup").read().splitlines()[1:])
     return sum(int(fields[name].split()[0]) for name in ("Private_Dirty", "Private_Clean")) / 1024

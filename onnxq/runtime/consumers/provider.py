@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import MissingRuntime
 from onnxq.runtime import session
+from onnxq.runtime.ort import installed
 from onnxq.runtime.session import Feed
 
 #: Operators that do most of a model's arithmetic, however they are called once they are fused.
@@ -16,14 +17,14 @@ _HEAVY = ("Conv", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "MoE", "Attention")
 
 
 def _require(provider: str) -> None:
-    if provider not in session.providers():
+    if provider not in installed.providers():
         raise MissingRuntime(f"the onnxruntime that is installed has no {provider}")
 
 
 def version(provider: str) -> str:
     """Of the onnxruntime that has the provider."""
     _require(provider)
-    return session.version()
+    return installed.version()
 
 
 class Session:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData, first_line
 from onnxq.files import limits
-from onnxq.runtime.session import require
+from onnxq.runtime.ort.installed import require
 
 SUFFIX = ".onnx_adapter"
 #: What files say of themselves; nobody looks at it but their reader.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from onnxq.errors import BadModel
 from onnxq.runtime import native
+from onnxq.runtime.ort.installed import reason, require
 from onnxq.runtime.own_files import model_files
-from onnxq.runtime.session import reason, require
 
 #: Of such a file: its offsets have 32 bits, with a sign.
 MOST_BYTES = (1 << 31) - 1
