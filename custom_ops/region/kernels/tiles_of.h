@@ -11,6 +11,12 @@ namespace {
 // Pixels of y from row to row of what is read flat.
 inline int64_t flat_pitch(const Conv& c) { return c.step_x ? c.x.row / c.step_x : 1; }
 
+// What tiles cost, in pixels: one of few waits for its own sums, each of which takes a product some cycles.
+inline int64_t tiles_cost(int64_t tiles, int64_t pixels) {
+  constexpr int64_t kWaiting = 5;
+  return tiles * (pixels > kWaiting ? pixels : kWaiting);
+}
+
 // Tiles of at most `most` pixels, in units of `together`; as few as possible, and then as small as possible.
 inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
   const int64_t by_row = cover(c.y.W, most), row_tiles = c.y.H * by_row;
@@ -24,7 +30,7 @@ inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
     // Tiles that are multiplied together take their time however few pixels they have; others that of their pixels, and
     // the more of them there are, the more weights are loaded.
     const bool is_shorter = together > 1 ? cover(tiles, together) <= cover(row_tiles, together)
-                                         : 256 * tiles * cover(pixels, tiles) <= 257 * row_tiles * c.tile;
+                                         : 256 * tiles_cost(tiles, cover(pixels, tiles)) <= 257 * tiles_cost(row_tiles, c.tile);
     if (is_shorter) {
       c.flat = 1;
       c.tiles = tiles;
