@@ -29,8 +29,9 @@ inline void plan_tiles(Conv& c, int64_t most, int64_t together) {
     const int64_t pixels = (c.y.H - 1) * flat_pitch(c) + c.y.W, tiles = cover(pixels, most);
     // Tiles that are multiplied together take their time however few pixels they have; others that of their pixels, and
     // the more of them there are, the more weights are loaded.
-    const bool is_shorter = together > 1 ? cover(tiles, together) <= cover(row_tiles, together)
-                                         : 256 * tiles_cost(tiles, cover(pixels, tiles)) <= 257 * tiles_cost(row_tiles, c.tile);
+    const int64_t flat_cost = tiles_cost(tiles, cover(pixels, tiles)), row_cost = tiles_cost(row_tiles, c.tile);
+    const bool is_shorter =
+        together > 1 ? cover(tiles, together) <= cover(row_tiles, together) : 256 * flat_cost <= 257 * row_cost;
     if (is_shorter) {
       c.flat = 1;
       c.tiles = tiles;
