@@ -128,10 +128,15 @@ class NumberRunner : StepRunner<NumberKernel> {
       c.to = line(c.to, pixels);
       c.plus = line(c.plus, pixels);
     }
-    c.y = {nullptr, c.to.N, c.to.H, c.to.W, c.to.C, 0, 0};
     c.first = -(pads()[0] * c.x.row + pads()[1] * c.x.C);
     c.step_x = step.strides[1] * c.x.C;
     c.step_y = step.strides[0] * c.x.row;
+    if (is_column(c.to.H, c.to.W, from)) {
+      c.to = column(c.to);
+      c.plus = column(c.plus);
+      c.step_x = c.step_y;
+    }
+    c.y = {nullptr, c.to.N, c.to.H, c.to.W, c.to.C, 0, 0};
     by_first(c);
   }
 
@@ -196,6 +201,8 @@ class NumberRunner : StepRunner<NumberKernel> {
   static bool is_line(const Numbers& t) {
     return (t.H == 1 || t.row == t.W * t.pixel) && (t.N == 1 || t.image == t.H * t.W * t.pixel);
   }
+  // Rows of one pixel as pixels of one row.
+  static Numbers column(const Numbers& t) { return {t.data, t.N, 1, t.H, t.C, t.row, t.row, t.image}; }
   static Numbers line(const Numbers& t, int64_t pixels) {
     return {t.data, 1, 1, pixels, t.C, t.pixel, pixels * t.pixel, pixels * t.pixel};
   }

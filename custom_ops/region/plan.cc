@@ -311,6 +311,10 @@ class Planner {
     read_around(x, pads);
     const Stage& widest = stage.phases.empty() ? stage : stage.phases.front();
     x.behind = std::max(x.behind, read_behind(product(number, {widest.step.strides[1], x.pixel()})));
+    if (is_column(made.H, made.W, x)) {
+      const int64_t together = std::min<int64_t>(made.H, 32);  // pixels
+      x.behind = std::max(x.behind, kChunk + product(number, {together, step.strides[0], x.W, x.pixel()}));
+    }
   }
 
   void conv_transpose(size_t number, const Stage& stage, Placed& made) {

@@ -41,6 +41,10 @@ struct Placed {
   bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };
 
+// Whether images of one column, H × W, are made of `x`, in which nothing is between rows: they are taken for one row then, of
+// which pixels are computed together.
+inline bool is_column(int64_t H, int64_t W, const Placed& x) { return W == 1 && H > 1 && x.side == 0; }
+
 // Of a convolution that is computed so, bytes of its transformed weights and of what a task needs, and for how many tasks
 // that is there at once; else zeros.
 struct Winograd {

@@ -120,6 +120,8 @@ class Runner : StepRunner<RegionKernel> {
 
   static bool is_line(const Image& i) { return i.row == i.W * i.C && i.image == i.H * i.row; }
   static Image line(const Image& i) { return {i.data, 1, 1, i.N * i.H * i.W, i.C, bytes(i), bytes(i)}; }
+  // Rows of one pixel as pixels of one row, which lie as far apart as rows did.
+  static Image column(const Image& i) { return {i.data, i.N, 1, i.H, i.C, i.row, i.image}; }
 
   // Makes the codes of step `into`: this one, or the one whose operand its codes are.
   void conv(size_t into, Binary* join) const {
@@ -158,6 +160,14 @@ class Runner : StepRunner<RegionKernel> {
     }
     if (!join && !stage_.phases.empty()) {
       together(c);
+    }
+    if (is_column(c.y.H, c.y.W, from) && (!join || join->b.row == join->b.C)) {
+      c.y = column(c.y);
+      c.pixel = c.y.row;
+      c.step_x = c.step_y;
+      if (join) {
+        join->b = column(join->b);
+      }
     }
     if (c.y.W) {
       by_first(c);

@@ -105,6 +105,17 @@ def test_one_dimension() -> None:
     require_rounded(net)
 
 
+def test_images_of_one_column() -> None:
+    """Their pixels are computed together as those of one row, and what is added to them too."""
+    net = Net(4, (1, 24, 30, 1), declared=("n", 24, "h", 1))
+    x = net.same()
+    net.outputs += [
+        net.node("Relu", [net.conv(x, (40, 24, 3, 1), pads=[1, 0, 1, 0], strides=[2, 1])]),
+        net.node("Add", [net.conv(x, (24, 24, 5, 1), pads=[2, 0, 2, 0]), x]),
+    ]
+    require_rounded(net, *[(n, 24, h, 1) for n in (1, 3) for h in (1, 2, 3, 17, 31, 64, 95)])
+
+
 ACTIVATIONS = {
     "Relu": {},
     "LeakyRelu": {"alpha": 0.25},
