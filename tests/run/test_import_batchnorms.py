@@ -149,6 +149,50 @@ def test_an_epsilon_that_nothing_tells_is_told(tmp_path: Path) -> None:
         assert sqnr(outputs(model(tmp_path, "wanted.onnx", "legacy", new)), outputs(done.output)) > 100
 
 
+#: Modules of a model, and whether numbers of theirs tell an epsilon.
+PARTS = {"encoder.0": True, "encoder.3": False, "encoder.6": True, "decoder.0": True, "decoder.3": False}
+
+
+def in_parts(folder: Path, epsilons: dict[str, float], moved: float = 0.02) -> tuple[Path, Path, dict[str, NDArray]]:
+    """A model of kernels in a row, whose variances are small, a checkpoint that was trained on, and what its constants
+    are to be."""
+    rng, own, new, wanted, lines, last = np.random.default_rng(3), {}, {}, {}, list[str](), "x"
+    for number, (module, tells) in enumerate(PARTS.items()):
+        w, mean, scope = normal(16, 16, 1, 1, seed=number), rng.standard_normal(16), module.partition(".")[0]
+        var = rng.uniform(0.001, 0.01, 16) if tells else np.full(16, 0.004)
+        later = var * (1 + moved * rng.standard_normal(16))
+        for made, v in ((own, var), (wanted, later)):
+            scale = 1 / np.sqrt(v + epsilons[scope])
+            made |= {f"{module}.weight": w * scale.reshape(-1, 1, 1, 1), f"{module}.bias": -mean * scale}
+        bn = f"{scope}.{int(module[-1]) + 1}"
+        new |= {f"{module}.weight": w, f"{bn}.running_mean": mean, f"{bn}.running_var": later}
+        lines.append(f'["{module}"] y{number} = Conv({last}, "{module}.weight", "{module}.bias")')
+        last = f"y{number}"
+    text = f"g (float[N,16,1,1] x) => (float[N,16,1,1] {last}) {{ {' '.join(lines)} }}"
+    own, new, wanted = ({name: x.astype(np.float32) for name, x in each.items()} for each in (own, new, wanted))
+    path = folder / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    return tiny.save(tiny.model(text, own), folder), path, wanted
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(1e-3, 1e-5), (1e-5, 1e-3), (1e-3, 1e-3), (1e-5, 1e-5)])
+def test_parts_of_a_model_have_an_epsilon_each(tmp_path: Path, encoder: float, decoder: float) -> None:
+    """Of an encoder from one library and a decoder from another; what tells nothing has that of its part."""
+    own, path, wanted = in_parts(tmp_path, {"encoder": encoder, "decoder": decoder})
+    done = import_weights(own, path, tmp_path / "q.onnx", check=False)
+    assert not done.match.notes
+    made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
+    assert min(sqnr(x, made[name]) for name, x in wanted.items()) > 100
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-6, 1e-12])
+def test_a_rare_epsilon_is_taken_where_numbers_tell_it(tmp_path: Path, epsilon: float) -> None:
+    own, path, wanted = in_parts(tmp_path, {"encoder": epsilon, "decoder": epsilon}, moved=0.0)
+    done = import_weights(own, path, tmp_path / "q.onnx", check=False)
+    made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
+    assert min(sqnr(x, made[name]) for name, x in wanted.items()) > 100
+
+
 @pytest.mark.parametrize("exporter", NAMES)
 def test_kernels_of_other_numbers_stay(tmp_path: Path, exporter: str) -> None:
     """Which BatchNorm is in which kernel only the model's numbers tell."""

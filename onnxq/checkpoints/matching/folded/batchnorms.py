@@ -2,12 +2,12 @@
 
 Exporters make γ · (conv(x) − mean) / √(var + ε) + β one kernel and one bias, and may leave them the kernel's name.
 Names tell which BatchNorms may belong to a kernel (modules beside its own), the model's numbers which one does, and all
-of these together which ε they have (`epsilons.py`).
+of those of a module together which ε they have (`epsilons.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded import epsilons
-from onnxq.checkpoints.matching.folded.epsilons import EPSILONS
+from onnxq.checkpoints.matching.folded.epsilons import EPSILONS, USUAL
 from onnxq.checkpoints.matching.folded.pairs import Kernel, Pair, pairs, place_of
 from onnxq.checkpoints.matching.names import module_by_name
 from onnxq.checkpoints.matching.plain import by_ends
@@ -27,7 +27,7 @@ from onnxq.model.graph import Names
 from onnxq.model.weights import weights_of
 from onnxq.passes.normalize.fold_batchnorm import outputs_of
 
-#: Kernels of both ε that are as like as this, in dB, are as good as the same.
+#: Kernels of each ε that are as like as this, in dB, are as good as the same.
 ALIKE = 50.0
 #: Names that a sentence lists.
 MOST = 4
@@ -69,22 +69,16 @@ def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
     names = Names(model)
     kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed)]
     found = pairs(kernels, norms, tensors)
-    epsilon, is_decided = epsilons.decide([pair.channels() for pair in found])
-    apart = [] if is_decided else [pair.between() for pair in found]
-    doubtful = [pair for pair, likeness in zip(found, apart, strict=False) if likeness < ALIKE]
-    if len(doubtful) < len(found) and not is_decided:
-        least = min(likeness for likeness in apart if likeness >= ALIKE)
-        others = " or ".join(f"{other:g}" for other in EPSILONS if other != epsilon)
-        done.notes.append(
-            f"epsilon of BatchNorms: {epsilon:g}, as torch has it; {others} is {least:.0f} dB away or more"
-        )
-    left = {id(pair) for pair in doubtful}
-    for pair in found:
-        if id(pair) not in left:
-            for index, numbers in enumerate(pair.made(epsilon, tensors), 1):
+    left = epsilons.decide([pair.kernel.module for pair in found], [pair.channels() for pair in found])
+    apart = [pair.between(each) for pair, each in zip(found, left, strict=True)]
+    known = list(zip(found, left, apart, strict=True))
+    for pair, each, likeness in known:
+        if likeness >= ALIKE:
+            for index, numbers in enumerate(pair.made(each[0], tensors), 1):
                 give(pair.kernel.weight.node, index, numbers, names)
             done.placed += [name for name in _tensors(pair.kernel.module, pair.norm) if name in tensors]
-    _doubt(done, doubtful)
+    _doubt(done, [(pair, each) for pair, each, likeness in known if likeness < ALIKE])
+    _note(done, [told for told in known if told[2] >= ALIKE])
     paired, used = {id(pair.kernel) for pair in found}, {pair.norm for pair in found}
     free = [kernel for kernel in kernels if id(kernel) not in paired]
     _leave(done, free, [norm for norm in norms if norm not in used], tensors)
@@ -149,18 +143,33 @@ def _tensors(module: str, norm: str) -> list[str]:
     return parts + [key(norm, part) for part in ("weight", "bias", "running_mean", "running_var")]
 
 
-def _doubt(done: Folded, pairs: list[Pair]) -> None:
+def _note(done: Folded, known: Sequence[tuple[Pair, tuple[float, ...], float]]) -> None:
+    """Of these it hardly matters which ε they have, where nothing tells it."""
+    of = {left: [told for told in known if told[1] == left] for _, left, _ in known if len(left) > 1}
+    for (epsilon, *others), same in of.items():
+        which = "BatchNorms" if len(same) == len(known) else listed([pair.norm for pair, *_ in same], MOST)
+        why = ", as torch has it" * (epsilon == USUAL[0])
+        least = min(likeness for *_, likeness in same)
+        done.notes.append(f"epsilon of {which}: {epsilon:g}{why}; {_either(others)} is {least:.0f} dB away or more")
+
+
+def _doubt(done: Folded, doubtful: Sequence[tuple[Pair, tuple[float, ...]]]) -> None:
     """Of these it matters which ε they have, and nothing tells it: they stay."""
-    for pair in pairs:
+    for pair, _ in doubtful:
         done.withheld |= {*_tensors(pair.kernel.module, pair.norm)}
-    if pairs:
-        noun, go, them = _words(pairs)
-        told = listed([pair.norm for pair in pairs], MOST)
-        either = " or ".join(f"{epsilon:g}" for epsilon in EPSILONS)
+    if doubtful:
+        noun, go, them = _words(doubtful)
+        told = listed([pair.norm for pair, _ in doubtful], MOST)
+        which = {epsilon for _, left in doubtful for epsilon in left}
+        either = _either([epsilon for epsilon in EPSILONS if epsilon in which])
         done.misfits.append(
             f"the {noun} {told} {go} nowhere: the model has {them} folded into kernels with an epsilon that numbers do "
             f"not tell ({either}); {EXPORT.format(them)}"
         )
+
+
+def _either(epsilons: Sequence[float]) -> str:
+    return " or ".join(f"{epsilon:g}" for epsilon in epsilons)
 
 
 def _leave(done: Folded, kernels: list[Kernel], norms: list[str], tensors: Mapping[str, Any]) -> None:

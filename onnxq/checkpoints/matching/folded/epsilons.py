@@ -1,40 +1,90 @@
-"""Which ε BatchNorms had that an exporter folded into kernels: once for all of a model, since nobody mixes them.
+"""Which ε BatchNorms had that an exporter folded into kernels: one for a model, or for modules of it that come from
+different libraries (an encoder of one, a decoder of another).
 
 A kernel tells the scale of each channel, hence u = (γ / scale)² = a · var + ε, where training on since the export has
 moved each channel by a few percent, and all of them by a. Where variances differ from channel to channel, or have not
-moved at all (a = 1), one ε explains u better than the other: by how much is the logarithm of the odds.
+moved at all (a = 1), one ε explains u better than the others: by how much is the logarithm of the odds. Those of all
+kernels of a module add up, as long as no part of it clearly has another ε.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: What is added to a variance: of torch, and of what came from TensorFlow or YOLO, which is rarer.
-EPSILONS = (1e-5, 1e-3)
-#: Odds of a thousand to one are a decision.
+#: What is added to a variance: of torch, and of what came from TensorFlow or YOLO, which is rarer; and what hardly any
+#: library has, which only counts where it explains more than both of these.
+USUAL = (1e-5, 1e-3)
+EPSILONS = (*USUAL, 1e-4, 1e-6, 1e-12)
+#: Odds of a thousand to one are a decision, of a million to one an objection of a part to the whole.
 DECIDED = float(np.log(1000))
+OBJECTION = 2 * DECIDED
+#: By these a rare one leads before it counts.
+_LIKELY = float(np.log(100))
 #: Of float32, and of the logarithm of a, whose standard deviation the latter is.
 _ROUNDING, _DRIFT = 1e-6, 0.3
 #: What differs by less was not trained on: a is 1 then.
 _UNMOVED = 1e-5
 #: Channels that tell something about an ε and a drift.
 _LEAST = 3
+#: Modules around a kernel that are looked at, from the outermost one on.
+_DEPTH = 16
 Vector = NDArray[np.float64]
 
 
-def decide(channels: Sequence[tuple[Vector, Vector]]) -> tuple[float, bool]:
-    """(the ε that explains more, whether the other one is out of the question); torch's own where nothing tells it.
+def decide(modules: Sequence[str], channels: Sequence[tuple[Vector, Vector]]) -> list[tuple[float, ...]]:
+    """For each kernel, each ε that is not out of the question, the more usual ones first: where it is one, numbers
+    decide.
 
     Args:
+        modules: the names of the kernels, which tell what they are parts of.
         channels: (u, var) of each kernel, where both are numbers above 0.
     """
-    told = {epsilon: sum((_evidence(u, var, epsilon) for u, var in channels), 0.0) for epsilon in EPSILONS}
-    usual, other = EPSILONS
-    lead = told[other] - told[usual]
-    return (other if lead >= DECIDED else usual), abs(lead) >= DECIDED
+    told: dict[str, Vector] = {}
+    scopes = [[*_scopes(module, number)] for number, module in enumerate(modules)]
+    for around, (u, var) in zip(scopes, channels, strict=True):
+        own = np.array([_evidence(u, var, epsilon) for epsilon in EPSILONS])
+        for scope in around:
+            told[scope] = told.get(scope, 0) + own
+    left = {scope: _left(each) for scope, each in told.items()}
+    split = {
+        scope
+        for around in scopes
+        for i, scope in enumerate(around)
+        if any(_objects(told[part], left[scope]) for part in around[i + 1 :])
+    }
+    return [_of_kernel([left[scope] for scope in around if scope not in split]) for around in scopes]
+
+
+def _scopes(module: str, number: int) -> Iterator[str]:
+    """The whole model, the modules around a kernel, and the kernel by itself."""
+    yield ""
+    parts = module.split(".", _DEPTH)[:-1]
+    for count in range(1, len(parts) + 1):
+        yield ".".join(parts[:count])
+    yield f"{number} "
+
+
+def _of_kernel(left: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """By the widest scope that decides, else by the widest one; what is rare counts in that already, if at all."""
+    if not {*left[0]} <= {*USUAL}:
+        return left[0]
+    return next((epsilons for epsilons in left if len(epsilons) == 1), left[0])
+
+
+def _left(told: Vector) -> tuple[float, ...]:
+    """Each ε that is not out of the question."""
+    usual = told[: len(USUAL)].max()
+    counts = [i for i, each in enumerate(told) if i < len(USUAL) or each >= usual + _LIKELY]
+    best = told[counts].max()
+    return tuple(EPSILONS[i] for i in counts if told[i] > best - DECIDED)
+
+
+def _objects(told: Vector, epsilons: Sequence[float]) -> bool:
+    """Whether a part clearly has none of these."""
+    return bool(told.max() - max(told[EPSILONS.index(epsilon)] for epsilon in epsilons) >= OBJECTION)
 
 
 def _evidence(u: Vector, var: Vector, epsilon: float) -> float:
@@ -42,15 +92,15 @@ def _evidence(u: Vector, var: Vector, epsilon: float) -> float:
     if u.size < _LEAST:
         return 0.0
 
-    def spread(drift: float) -> float:
-        return float(np.square(np.log(u) - np.log(drift * var + epsilon)).mean()) + _ROUNDING**2
+    def spread(drifts: Vector) -> Vector:
+        apart = np.log(u) - np.log(drifts[:, None] * var + epsilon)
+        return np.asarray(np.square(apart).mean(1) + _ROUNDING**2)
 
     drifts = np.exp(np.linspace(-3 * _DRIFT, 3 * _DRIFT, 61))
     for _ in range(6):  # the grid is narrowed around its best point
-        best = min(drifts, key=spread)
-        step = np.log(drifts[1] / drifts[0])
+        best, step = drifts[spread(drifts).argmin()], np.log(drifts[1] / drifts[0])
         drifts = best * np.exp(np.linspace(-step, step, 21))
-    variance = spread(min(drifts, key=spread))
+    variance = spread(drifts).min()
     free = -u.size / 2 * np.log(variance) - np.log(_DRIFT / np.sqrt(variance / u.size))
-    still = spread(1.0)
+    still = spread(np.ones(1))[0]
     return float(max(free, -u.size / 2 * np.log(still)) if still < _UNMOVED**2 else free)

@@ -112,15 +112,16 @@ class Pair:
         u = np.square(self.gamma[is_told] * energy[is_told] / shared[is_told])
         return u, self.var[is_told]
 
-    def between(self) -> float:
-        """How alike kernels and biases of both ε are, in dB."""
-        (scale, bias), *others = (self._made(epsilon) for epsilon in EPSILONS)
+    def between(self, epsilons: Sequence[float]) -> float:
+        """How alike kernels and biases of the first ε are to those of the others, in dB."""
+        (scale, bias), *others = (self._made(epsilon) for epsilon in epsilons)
         energy = self._told.energy
-        return min(
+        found = (
             x
             for s, b in others
             for x in (decibel(float(energy @ scale**2), float(energy @ (scale - s) ** 2)), sqnr(bias, b))
         )
+        return min(found, default=MAX_DB)
 
 
 def pairs(kernels: Sequence[Kernel], norms: Sequence[str], tensors: Mapping[str, Any]) -> list[Pair]:
@@ -206,7 +207,7 @@ def _numbers(kernel: Kernel, tensors: Mapping[str, Any]) -> _Numbers | None:
 
 
 def _likeness(kernel: _Numbers, norms: _Norms) -> Vector:
-    """How much kernel and bias are like the model's own, in dB, with each of the norms, by the better ε; −∞: no more
+    """How much kernel and bias are like the model's own, in dB, with each of the norms, by the best ε; −∞: no more
     than without it."""
     bias = float(np.square(kernel.bias).sum())
     best = np.full(len(norms.names), -np.inf)
