@@ -24,7 +24,7 @@ class Exit(IntEnum):
     DONE = 0
     CANNOT = 1  # it cannot be done: the model, the data, or a format, rule or file that was named is to blame
     USAGE = 2  # the command line does not parse: an unknown option, a missing argument, none of the choices listed
-    UNCHECKED = 3  # done, but a check could not run, or the runtime that it is for wants something more of the user
+    UNCHECKED = 3  # done, but a check could not run, or the runtime that it is for breaks it, or wants more of the user
     WARNINGS, ERRORS = 4, 5  # what `onnxq doctor` found in the model, at the worst
     BUG = 70  # of onnxq, or of a library below it
     INTERRUPTED = 130  # Ctrl-C

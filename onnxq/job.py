@@ -38,6 +38,7 @@ from onnxq.runtime import work
 from onnxq.runtime.consumers import Consumer, open_in
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
+from onnxq.samples.mended import mended_inputs
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource, add_to_hash
 from onnxq.schemes import SPEED_SCHEMES, STATIC_SCHEMES
@@ -178,10 +179,12 @@ class Job:
         return self.traces[key]
 
     def tell_gaps(self) -> None:
-        """Warn of samples that hold NaN or infinity, as far as they were read here."""
+        """Warn of samples that hold NaN or infinity for which the model has nothing else, as far as they were read."""
         if self.data is not None and self.data.gaps.found:
+            found = self.data.gaps.in_words(self.data.count, mended_inputs(self.model))
             words = "there and behind it, what is not finite counts for nothing; give samples without it"
-            warn(f"{self.data.source}: {self.data.gaps_in_words}: {words}", UnusedOption)
+            if found:
+                warn(f"{self.data.source}: {found}: {words}", UnusedOption)
 
     def open_there(self) -> Consumer | None:
         """The float model in the runtime that the target is for; None where that is not installed, or onnxruntime.

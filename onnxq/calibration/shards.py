@@ -25,9 +25,10 @@ from onnxq.calibration.resume import parts
 from onnxq.cluster import Engine, Task
 from onnxq.cluster import tasks as worker
 from onnxq.errors import BadData, BadRecipe
-from onnxq.files import limits, mirror
+from onnxq.files import limits, mirror, schemas
 from onnxq.files.guard import Guard
 from onnxq.job import Environment, Job, open_job
+from onnxq.quality.gaps import Gaps
 from onnxq.recipe import Recipe
 from onnxq.samples.reading import reading_of
 from onnxq.samples.sampling import Sampling
@@ -118,7 +119,7 @@ def observe_in_shards(
         content = {**identity, "names": names, **dataclasses.asdict(whole.keep), "shard": [number, count]}
         size = len(range(number - 1, samples.count, count))
         wanted = Observations(model, data, size, blank, (number, count))
-        name, read = cluster.named(observe_shard, content), functools.partial(_read, own.job, wanted)
+        name, read = cluster.named(observe_shard, content), functools.partial(_read, own.job, wanted, samples.gaps)
         made.append(Task(observe_shard, (own, number, count), name, f"shard {number} of {count}", size, read=read))
     found = zip(made, cluster.results(engine, made, progress), strict=True)
     return merge([(task.what, seen) for task, seen in found])
@@ -139,7 +140,9 @@ def observe_shard(whole: Shards, number: int, count: int) -> bytes:
     means = replace(whole.means, threads=worker.threads())
     how = {"start": share.start, "progress": share.progress}
     seen = calibrate.observe(job.model, whole.names, samples, whole.keep, means=means, shard=(number, count), **how)
-    return json.dumps(seen.to_dict()).encode()
+    gaps = samples.gaps
+    met = {"looked_at": [*gaps.looked_at.items()], "found": [*gaps.found.items()]}
+    return json.dumps({**seen.to_dict(), **met}).encode()
 
 
 class _Share:
@@ -158,14 +161,16 @@ class _Share:
         self._told = now
 
 
-def _read(by: OpenedBy, wanted: Observations, result: bytes, who: str) -> Observations:
+def _read(by: OpenedBy, wanted: Observations, gaps: Gaps, result: bytes, who: str) -> Observations:
     """What `observe_shard` wrote.
 
     Args:
         wanted: the same, before anything was seen.
+        gaps: takes in what was met there of samples that are not finite.
     """
     try:
-        seen = from_table(limits.parse_json(result.decode()))
+        table = limits.parse_json(result.decode())
+        seen, met = from_table(table), schemas.checked(table, schemas.GapsFile)
     except ValueError:
         raise cluster.unlike("what it saw", who) from None
     if seen.model != wanted.model:
@@ -176,6 +181,7 @@ def _read(by: OpenedBy, wanted: Observations, result: bytes, who: str) -> Observ
         raise BadRecipe(f"{who} gets other samples of --data '{by.sampling.source}' than this process: {where}")
     if (seen.shard, seen.samples, _kinds(seen)) != (wanted.shard, wanted.samples, _kinds(wanted)):
         raise cluster.unlike("what it saw of the shard and the activations that it was asked for", who)
+    gaps.take_in(Gaps(dict(met.looked_at), dict(met.found)))
     return seen
 
 

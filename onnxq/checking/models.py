@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import own_ops
-from onnxq.checking.elsewhere import Elsewhere
+from onnxq.checking.elsewhere import BROKEN, Elsewhere
 from onnxq.checking.outputs.alike import outputs_alike
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
@@ -108,9 +108,18 @@ class Check:
         return self.quantized_ms / self.float_ms if self.float_ms else 1.0
 
     @property
+    def lost_there(self) -> str:
+        """That the runtime which the file is for breaks it, though neither the float model nor onnxruntime's outputs,
+        in a sentence; empty where it does not."""
+        there = self.elsewhere
+        if there is None or not (self.sqnr >= BROKEN and there.float_sqnr >= BROKEN):
+            return ""
+        return there.unlike
+
+    @property
     def further_notes(self) -> tuple[str, ...]:
-        """Those that are not `undone`, of which a warning tells."""
-        return tuple(note for note in self.notes if note not in self.undone)
+        """Those of which no warning tells, as one does of `undone` and `lost_there`."""
+        return tuple(note for note in self.notes if note not in (*self.undone, self.lost_there))
 
     def is_slower(self, bound: float) -> bool:
         """Whether the quantized model clearly takes more than `bound` times as long."""

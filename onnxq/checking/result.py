@@ -40,8 +40,8 @@ class Result:
     score: Score | None = None
 
     def unverified(self, *, floor_given: bool = False) -> str:
-        """Why nobody knows how good the file is, or that its runtime refuses it as it is, in a sentence; empty where it
-        can be used.
+        """Why nobody knows how good the file is, or that its runtime refuses or breaks it, in a sentence; empty where
+        it can be used.
 
         Args:
             floor_given: the user named a least SQNR, which must then have been measured.
@@ -55,6 +55,8 @@ class Result:
             return f"{self.output} was written, but nobody knows how good it is: {why}"
         if self.check.undone:
             return f"{self.output} was written, but its runtime refuses it as it is: {'; '.join(self.check.undone)}"
+        if self.check.lost_there:
+            return f"{self.output} was written, but {self.check.lost_there}"
         if floor_given and not self.check.whole:
             return "--min-sqnr was not checked: the model is too large to be run whole without data; give --data"
         return ""

@@ -79,10 +79,10 @@ def made_or_copied(model: Path, options: dict[str, Any], make: Callable[[Environ
 
 
 def end(check: Check | None) -> None:
-    """Tell by the exit status of a file that could not be compared, or that its runtime refuses as it is."""
+    """Tell by the exit status of a file that could not be compared, or that its runtime refuses or breaks."""
     if check is None:
         return
-    end_unverified(*check.undone)
+    end_unverified(*check.undone, check.lost_there)
     if not check.is_known:
         sys.exit(Exit.UNCHECKED)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -63,6 +63,13 @@ class ObservationsFile(Struct):
     problems: dict[str, str]
     chosen: str
     summaries: dict[str, Any]
+
+
+class GapsFile(Struct):
+    """What a worker met of samples, beside its observations: which say anything, and what is not finite in them."""
+
+    looked_at: list[tuple[Count, bool]]
+    found: list[tuple[Count, dict[str, list[Literal["NaN", "infinity"]]]]]
 
 
 class RangesFile(Struct):

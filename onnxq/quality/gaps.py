@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.errors import amount, listed
+
 KINDS = {"NaN": np.isnan, "infinity": np.isinf}
+#: Samples and inputs that a sentence names at most.
+NAMED = 4
 
 
 def gaps_of(sample: Mapping[str, NDArray]) -> dict[str, list[str]]:
@@ -23,27 +27,58 @@ class Gaps:
     """What was met so far of samples, by their numbers.
 
     Attributes:
-        looked_at: how many of the sample's numbers are finite; None where it has no floats.
+        looked_at: whether the sample says anything: it holds a finite number, or something else than floats.
         found: `gaps_of` samples that hold any, but for masks.
     """
 
-    looked_at: dict[int, int | None] = field(default_factory=dict)
-    found: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    looked_at: dict[int, bool] = field(default_factory=dict)
+    found: dict[int, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
     def look(self, number: int, sample: Mapping[str, NDArray]) -> None:
         """Take in a sample; one that is read again is looked at no more."""
         if number in self.looked_at:
             return
-        floats = [x for x in sample.values() if x.dtype.kind in "fV" and x.size]
-        self.looked_at[number] = sum(int(np.isfinite(_known(x)).sum()) for x in floats) if floats else None
-        if self.looked_at[number] != sum(x.size for x in floats):
+        given = [x for x in sample.values() if x.size]
+        finite = [np.isfinite(_known(x)) for x in given if x.dtype.kind in "fV"]
+        self.looked_at[number] = len(finite) < len(given) or not given or any(each.any() for each in finite)
+        if not all(each.all() for each in finite):
             found = {name: kinds for name, kinds in gaps_of(sample).items() if not _is_mask(sample[name])}
             self.found |= {number: found} if found else {}
 
+    def take_in(self, other: Gaps) -> None:
+        """What was met of the same samples elsewhere."""
+        self.looked_at |= other.looked_at
+        self.found |= other.found
+
     @property
     def is_all(self) -> bool:
-        """Whether no sample that was met holds a finite number."""
-        return bool(self.looked_at) and not any(count is None or count for count in self.looked_at.values())
+        """Whether no sample that was met says anything."""
+        return bool(self.looked_at) and not any(self.looked_at.values())
+
+    def in_words(self, count: int, mended: Mapping[str, Collection[str]] | None = None) -> str:
+        """Which of the samples hold what that is not finite, at which inputs; empty where none does.
+
+        Args:
+            count: how many samples there are.
+            mended: by input, what the model itself puts something else for.
+        """
+        known = mended or {}
+        left = {
+            number: {name: [kind for kind in kinds if kind not in known.get(name, ())] for name, kinds in found.items()}
+            for number, found in self.found.items()
+        }
+        found = {number: held for number, inputs in left.items() if (held := {n: k for n, k in inputs.items() if k})}
+        if not found:
+            return ""
+        met = {kind for inputs in found.values() for kinds in inputs.values() for kind in kinds}
+        names = list(dict.fromkeys(f"'{name}'" for inputs in found.values() for name in inputs))
+        hold, which = ("holds", "sample") if len(found) == 1 else ("hold", "samples")
+        what = " and ".join(kind for kind in KINDS if kind in met)
+        where = f"input{'s' * (len(names) > 1)} {listed(names, NAMED)}"
+        numbers = listed([str(number) for number in sorted(found)], NAMED)
+        some = len(self.looked_at)
+        of = amount(some, "sample") if some >= count else f"the {amount(some, 'sample')} that were read here"
+        return f"{len(found)} of {of} {hold} {what} at {where} ({which} {numbers})"
 
 
 def _known(x: NDArray) -> NDArray:
@@ -52,5 +87,6 @@ def _known(x: NDArray) -> NDArray:
 
 
 def _is_mask(x: NDArray) -> bool:
-    """Whether it is zero where something is seen, and -inf elsewhere, as what is added to scores of attention."""
-    return bool(((x == 0) | (x == -np.inf)).all())
+    """Whether it is -inf in some places alone, as what is added to scores of attention, with or without biases."""
+    known = _known(x)
+    return bool(np.isfinite(known).any() and not (np.isnan(known) | (known == np.inf)).any())

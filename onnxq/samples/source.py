@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, BadRecipe, amount, listed
+from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits
-from onnxq.quality.gaps import KINDS, Gaps
+from onnxq.quality.gaps import Gaps
 from onnxq.runtime.own_functions import failing, import_function, require_call, shown
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
@@ -29,8 +29,6 @@ from onnxq.samples.texts.companions import Companions
 
 #: What stands behind the last sample.
 _END = object()
-#: Samples and inputs that a sentence names at most.
-NAMED = 4
 #: Why nothing that is said of files has an effect on arrays.
 _AS_THEY_ARE = "the samples are arrays, which are taken as they are"
 
@@ -85,26 +83,14 @@ class Data:
     def require_numbers(self) -> None:
         """
         Raises:
-            BadData: no sample holds a finite number: all that were read, and all others then.
+            BadData: no sample holds a finite number, or anything but floats: all that were read, and all others then.
         """
         for _ in self if self.gaps.is_all else ():
             if not self.gaps.is_all:
                 return
         if self.gaps.is_all:
-            raise BadData(f"{self.source}: no sample holds a finite number: {self.gaps_in_words}; give samples that do")
-
-    @property
-    def gaps_in_words(self) -> str:
-        """Which of the samples that were read hold what that is not finite, at which inputs."""
-        found = self.gaps.found
-        held = {kind for inputs in found.values() for kinds in inputs.values() for kind in kinds}
-        names = list(dict.fromkeys(f"'{name}'" for inputs in found.values() for name in inputs))
-        hold, which = ("holds", "sample") if len(found) == 1 else ("hold", "samples")
-        what = " and ".join(kind for kind in KINDS if kind in held)
-        where = f"input{'s' * (len(names) > 1)} {listed(names, NAMED)}"
-        numbers = listed([str(number) for number in sorted(found)], NAMED)
-        of = f"{len(found)} of {amount(len(self.gaps.looked_at), 'sample')}"
-        return f"{of} {hold} {what} at {where} ({which} {numbers})"
+            found = self.gaps.in_words(self.count)
+            raise BadData(f"{self.source}: no sample holds a finite number: {found}; give samples that do")
 
     def split(self, held_back: int) -> tuple[Data, Data]:
         """(all but the last `held_back` samples of every stride, those samples): evenly spread over the data."""

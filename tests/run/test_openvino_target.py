@@ -8,11 +8,14 @@ import numpy as np
 import onnx
 import pytest
 import tiny
+from click.testing import CliRunner
 from tiny import normal
 
 from onnxq import Recipe, quantize
-from onnxq.checking import verdict
+from onnxq.checking import saved, verdict
+from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.rules import check_rules
+from onnxq.cli import main
 from onnxq.conversion.convert import convert
 from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
@@ -139,6 +142,23 @@ def test_says_that_it_was_not_run_where_there_is_none(tmp_path: Path, monkeypatc
     _, done = net(tmp_path)
     assert done.check is not None and done.check.elsewhere is not None and not done.check.elsewhere.was_run
     assert "rules only: not run in openvino, which is not installed here" in done.check.notes
+
+
+@pytest.mark.parametrize(("here", "in_float", "code"), [(-120.0, 49.0, 3), (-120.0, -5.0, 0), (30.0, 49.0, 0)])
+def test_a_file_that_its_runtime_breaks_is_not_called_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: float, in_float: float, code: int
+) -> None:
+    """Not so one of which it computes the float model otherwise, as of random numbers."""
+    found = Elsewhere("openvino 1", True, here, in_float)
+    monkeypatch.setattr(saved, "run_elsewhere", lambda *of: found)
+    net(tmp_path)
+    words = ("quantize", "model.onnx", "-s", "w8a8", "-t", "openvino", "--data", "data.npz", "-o", "q.onnx")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == code, result.output
+    said = "openvino 1 makes something else of the model than onnxruntime: -120.0 dB"
+    assert " ".join(result.output.split()).count(said) == (here < 0)
+    assert (f"q.onnx was written, but {said}" in result.output) == (code == 3)
 
 
 def test_openvino_computes_what_onnxruntime_does(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tiny
@@ -66,12 +68,84 @@ def test_calibration_tells_what_it_leaves_out(words: str) -> None:
         run(*words.split(), "sound.onnx", "--data", "some.npz", *output, "--force")
 
 
-def test_masks_and_integers_lack_no_numbers() -> None:
-    gaps, mask = Gaps(), np.where(np.tri(4) > 0, 0, -np.inf).astype(np.float32)
-    gaps.look(0, {"mask": mask, "ids": np.arange(4)})
-    assert not gaps.found and not gaps.is_all
-    gaps.look(1, {"mask": mask - 1, "ids": np.arange(4)})
-    assert gaps.found == {1: {"mask": ["infinity"]}}
+TRIANGLE = np.where(np.tri(4) > 0, 0, -np.inf).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
+def test_masks_and_integers_lack_no_numbers(dtype: type) -> None:
+    """Of causal attention, with and without biases of places; but not one that lets nothing be seen."""
+    gaps, biased = Gaps(), TRIANGLE - np.abs(np.subtract.outer(np.arange(4), np.arange(4))) / 2
+    for number, mask in enumerate((TRIANGLE, biased, TRIANGLE + 1)):
+        gaps.look(number, {"mask": mask.astype(dtype), "x": np.ones(4, np.float32)})
+    assert not gaps.found and not gaps.is_all and not gaps.in_words(3)
+    for number, x in enumerate((np.full(4, -np.inf), np.where(TRIANGLE < 0, np.inf, 0), [-np.inf, np.nan, 1]), 3):
+        gaps.look(number, {"mask": np.array(x).astype(dtype), "x": np.ones(4, np.float32)})
+    assert {number: found["mask"] for number, found in gaps.found.items()} == {
+        3: ["infinity"],
+        4: ["infinity"],
+        5: ["NaN", "infinity"],
+    }
+    assert gaps.in_words(6) == "3 of 6 samples hold NaN and infinity at input 'mask' (samples 3, 4, 5)"
+    assert gaps.in_words(9).startswith("3 of the 6 samples that were read here hold NaN")
     only_ids = Gaps()
     only_ids.look(0, {"ids": np.arange(4)})
     assert not only_ids.is_all
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_say_something_beside_floats_that_do_not(folder: Path, sign: int) -> None:
+    """Limits that are none, of which nothing is said; one of -inf from above leaves nothing, which the check tells."""
+    text = """g (int64[8] ids, float[1] limit) => (float[8, 8] y) {
+        e = Gather(table, ids)  a = Min(e, limit)  [up] b = MatMul(a, w)  r = Relu(b)  [down] y = MatMul(r, v)
+    }"""
+    constants = {"table": tiny.normal(20, 16), "w": tiny.normal(16, 32), "v": tiny.normal(32, 8, seed=1)}
+    tiny.save(tiny.model(text, constants), folder, "ids.onnx")
+    ids = np.random.default_rng(0).integers(0, 20, (12, 8))
+    np.savez("ids.npz", ids=ids, limit=np.full((12, 1), sign * np.inf, np.float32))
+    said = run("quantize", "ids.onnx", "-s", "w8a8", "--data", "ids.npz", "-o", "out.onnx", code=0 if sign > 0 else 3)
+    why = "no finite number at 'y' on these inputs: not compared; the samples hold infinity at input 'limit'"
+    assert (why in said) == (sign < 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_why_nothing_says_anything_is_always_told(value: float) -> None:
+    np.savez("none.npz", x=np.full((12, 1, 16), value, np.float32))
+    said = run("quantize", "sound.onnx", "-s", "w8a8", "--data", "none.npz", "-o", "out.onnx", code=1)
+    kind = "NaN" if np.isnan(value) else "infinity"
+    assert f"no sample holds a finite number: 12 of 12 samples hold {kind} at input 'x' (samples 0, 1, 2, 3 and" in said
+
+
+@pytest.mark.parametrize(
+    ("behind", "value", "is_told"),
+    [
+        ("n = IsNaN(x)  i = Where(n, zero, x)", np.nan, False),
+        ("s = Reshape(x, shape)  e = Equal(s, s)  i = Where(e, s, zero)", np.nan, False),
+        ("n = IsInf(x)  i = Where(n, zero, x)", np.inf, False),
+        ("i = Clip(x, zero)", -np.inf, False),
+        ("n = IsInf(x)  i = Where(n, zero, x)", np.nan, True),
+        ("i = Identity(x)", np.nan, True),
+    ],
+)
+def test_what_a_model_puts_something_else_for_is_no_gap(folder: Path, behind: str, value: float, is_told: bool) -> None:
+    text = TEXT.replace("{", "{ " + behind, 1).replace("MatMul(x", "MatMul(i")
+    constants = {"w": tiny.normal(16, 32), "v": tiny.normal(32, 16, seed=1)}
+    constants |= {"zero": np.zeros(1, np.float32), "shape": np.array([1, 16])}
+    constants = {name: x for name, x in constants.items() if name in text}
+    tiny.save(tiny.model(text, constants), folder, "mends.onnx")
+    x = tiny.normal(12, 1, 16)
+    x[:, 0, 3] = value
+    np.savez("some.npz", x=x)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run("calibrate", "mends.onnx", "-s", "w8a8", "--data", "some.npz", "-o", "out.ranges")
+    assert any("12 of 12 samples hold" in str(each.message) for each in told) == is_told
+
+
+def test_processes_tell_what_they_met() -> None:
+    """All samples are counted, of those that are held back as of those that another process read."""
+    x = tiny.normal(24, 1, 16)
+    x[3, 0, 0], x[7, 0, 0] = np.nan, np.inf
+    np.savez("some.npz", x=x)
+    words = ("calibrate", "sound.onnx", "-s", "w8a8", "--data", "some.npz", "-o", "out.ranges")
+    with pytest.warns(UnusedOption, match=r"2 of 24 samples hold NaN and infinity at input 'x' \(samples 3, 7\)"):
+        run(*words, "--jobs", "2")
