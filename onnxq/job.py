@@ -38,7 +38,8 @@ from onnxq.runtime import work
 from onnxq.runtime.consumers import Consumer, open_in
 from onnxq.runtime.session import THREADS, Feed
 from onnxq.runtime.work import NodeRun
-from onnxq.samples.mended import mended_inputs
+from onnxq.samples.gaps.mended import mended_inputs
+from onnxq.samples.gaps.words import in_words
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource, add_to_hash
 from onnxq.schemes import SPEED_SCHEMES, STATIC_SCHEMES
@@ -181,7 +182,7 @@ class Job:
     def tell_gaps(self) -> None:
         """Warn of samples that hold NaN or infinity for which the model has nothing else, as far as they were read."""
         if self.data is not None and self.data.gaps.found:
-            found = self.data.gaps.in_words(self.data.count, mended_inputs(self.model))
+            found = in_words(self.data.gaps, self.data.count, mended_inputs(self.model))
             words = "there and behind it, what is not finite counts for nothing; give samples without it"
             if found:
                 warn(f"{self.data.source}: {found}: {words}", UnusedOption)

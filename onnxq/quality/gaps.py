@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.errors import amount, listed
-
 KINDS = {"NaN": np.isnan, "infinity": np.isinf}
-#: Samples and inputs that a sentence names at most.
-NAMED = 4
 
 
 def gaps_of(sample: Mapping[str, NDArray]) -> dict[str, list[str]]:
@@ -54,31 +50,6 @@ class Gaps:
     def is_all(self) -> bool:
         """Whether no sample that was met says anything."""
         return bool(self.looked_at) and not any(self.looked_at.values())
-
-    def in_words(self, count: int, mended: Mapping[str, Collection[str]] | None = None) -> str:
-        """Which of the samples hold what that is not finite, at which inputs; empty where none does.
-
-        Args:
-            count: how many samples there are.
-            mended: by input, what the model itself puts something else for.
-        """
-        known = mended or {}
-        left = {
-            number: {name: [kind for kind in kinds if kind not in known.get(name, ())] for name, kinds in found.items()}
-            for number, found in self.found.items()
-        }
-        found = {number: held for number, inputs in left.items() if (held := {n: k for n, k in inputs.items() if k})}
-        if not found:
-            return ""
-        met = {kind for inputs in found.values() for kinds in inputs.values() for kind in kinds}
-        names = list(dict.fromkeys(f"'{name}'" for inputs in found.values() for name in inputs))
-        hold, which = ("holds", "sample") if len(found) == 1 else ("hold", "samples")
-        what = " and ".join(kind for kind in KINDS if kind in met)
-        where = f"input{'s' * (len(names) > 1)} {listed(names, NAMED)}"
-        numbers = listed([str(number) for number in sorted(found)], NAMED)
-        some = len(self.looked_at)
-        of = amount(some, "sample") if some >= count else f"the {amount(some, 'sample')} that were read here"
-        return f"{len(found)} of {of} {hold} {what} at {where} ({which} {numbers})"
 
 
 def _known(x: NDArray) -> NDArray:

@@ -23,6 +23,7 @@ from onnxq.runtime.own_functions import failing, import_function, require_call, 
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
 from onnxq.samples.fit import Label, Read, fit
+from onnxq.samples.gaps.words import in_words
 from onnxq.samples.prefetch import prefetch
 from onnxq.samples.reading import How, Reading, reading_of
 from onnxq.samples.texts.companions import Companions
@@ -89,7 +90,7 @@ class Data:
             if not self.gaps.is_all:
                 return
         if self.gaps.is_all:
-            found = self.gaps.in_words(self.count)
+            found = in_words(self.gaps, self.count)
             raise BadData(f"{self.source}: no sample holds a finite number: {found}; give samples that do")
 
     def split(self, held_back: int) -> tuple[Data, Data]:

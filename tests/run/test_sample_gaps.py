@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from onnxq.cli import main
 from onnxq.errors import UnusedOption
 from onnxq.quality.gaps import Gaps
+from onnxq.samples.gaps.words import in_words
 
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = "g (float[1, 16] x) => (float[1, 16] y) { [up] a = MatMul(x, w)  b = Relu(a)  [down] y = MatMul(b, v) }"
@@ -77,7 +78,7 @@ def test_masks_and_integers_lack_no_numbers(dtype: type) -> None:
     gaps, biased = Gaps(), TRIANGLE - np.abs(np.subtract.outer(np.arange(4), np.arange(4))) / 2
     for number, mask in enumerate((TRIANGLE, biased, TRIANGLE + 1)):
         gaps.look(number, {"mask": mask.astype(dtype), "x": np.ones(4, np.float32)})
-    assert not gaps.found and not gaps.is_all and not gaps.in_words(3)
+    assert not gaps.found and not gaps.is_all and not in_words(gaps, 3)
     for number, x in enumerate((np.full(4, -np.inf), np.where(TRIANGLE < 0, np.inf, 0), [-np.inf, np.nan, 1]), 3):
         gaps.look(number, {"mask": np.array(x).astype(dtype), "x": np.ones(4, np.float32)})
     assert {number: found["mask"] for number, found in gaps.found.items()} == {
@@ -85,8 +86,8 @@ def test_masks_and_integers_lack_no_numbers(dtype: type) -> None:
         4: ["infinity"],
         5: ["NaN", "infinity"],
     }
-    assert gaps.in_words(6) == "3 of 6 samples hold NaN and infinity at input 'mask' (samples 3, 4, 5)"
-    assert gaps.in_words(9).startswith("3 of the 6 samples that were read here hold NaN")
+    assert in_words(gaps, 6) == "3 of 6 samples hold NaN and infinity at input 'mask' (samples 3, 4, 5)"
+    assert in_words(gaps, 9).startswith("3 of the 6 samples that were read here hold NaN")
     only_ids = Gaps()
     only_ids.look(0, {"ids": np.arange(4)})
     assert not only_ids.is_all
