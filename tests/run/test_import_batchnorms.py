@@ -224,11 +224,10 @@ def test_modules_that_the_model_lacks_are_left_over(tmp_path: Path) -> None:
     assert sorted(done.match.unused) == sorted(extra)
 
 
-@pytest.mark.parametrize("groups", [0, -1, 3])
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-def test_nothing_is_in_a_kernel_of_groups_that_there_cannot_be(tmp_path: Path, op: str, groups: int) -> None:
+def test_nothing_is_in_a_kernel_of_groups_that_there_cannot_be(tmp_path: Path, op: str) -> None:
     text = f"""g (float[N,16,8,8] x) => (float[N,16,6,6] y) {{
-        ["/seq/seq.0/{op}"] y = {op} <group = {groups}> (x, "seq.0.weight", "seq.0.bias")
+        ["/seq/seq.0/{op}"] y = {op} <group = 3> (x, "seq.0.weight", "seq.0.bias")
     }}"""
     own = {"seq.0.weight": normal(16, 16, 3, 3), "seq.0.bias": normal(16)}
     new = own | {"seq.1.running_mean": normal(16), "seq.1.running_var": np.ones(16, np.float32)}
