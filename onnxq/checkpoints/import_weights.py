@@ -33,7 +33,7 @@ from onnxq.checkpoints.matching import (
     ties,
     unmatched,
 )
-from onnxq.checkpoints.matching.folded import batchnorms, computed
+from onnxq.checkpoints.matching.folded import batchnorms, computed, doubts
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -204,6 +204,7 @@ def _put_in(
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
     made = computed.compute(model, tensors, own, given, apart, renamed, is_checked=is_checked)
     given |= made.sources
+    mixed, modules = doubts.mixed(model, own), doubts.Modules(model, given, renamed)
     constants = list(dict.fromkeys([*folded.placed, *given.values()]))
     now, kernels = unmatched.constants(model), unmatched.kernels(model)
     refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
@@ -213,12 +214,14 @@ def _put_in(
     placed = {*constants, *given}
     found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
-    told.constants, told.misfits, told.notes = constants, told.misfits + folded.misfits, folded.notes
+    told.constants, told.misfits, told.notes = constants, told.misfits + folded.misfits + made.misfits + mixed, folded.notes
     if made.told:
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
+    if not tensors.is_gguf:
+        told.misfits += modules.doubts(tensors, [name for name in told.unused if name not in left.lost], left.old)
     _name_shapes(told, own, tensors, renamed)
     return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 

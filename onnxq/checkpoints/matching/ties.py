@@ -68,8 +68,9 @@ def are_words(rows: ir.Value | None) -> bool:
 def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> None:
     """Make constants of copies of others by their names in the checkpoint: exporters keep equal ones once.
 
-    Before training all norms are, and biases. What torch's exporters leave of each but one is an Identity of that, or
-    nothing but the module of the node that reads it.
+    Before training all norms are, and biases, and all of the layers that torch copies. What its exporters leave of each
+    but one is an Identity of that, or nothing but the module of the node that reads it. An Identity of a weight of
+    products may have lost its name.
 
     Args:
         renamed: what a name of the model is in the checkpoint.
@@ -77,7 +78,11 @@ def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
     for node in list(graph.nodes(model)):
         tensor = graph.constant(node.inputs[0]) if graph.is_op(node, "Identity") else None
         value = node.outputs[0]
-        if tensor is None or renamed(value.name or "") not in tensors or value.is_graph_output():
+        if tensor is None or tensor.dtype not in graph.FLOATS or value.is_graph_output():
+            continue
+        if renamed(value.name or "") not in tensors and not any(_is_multiplied_by(use) for use in value.uses()):
+            assert node.inputs[0] is not None
+            value.replace_all_uses_with(node.inputs[0])
             continue
         assert isinstance(node.graph, ir.Graph)
         name, value.name = value.name or "", None
@@ -85,6 +90,10 @@ def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         value.replace_all_uses_with(made)
         node.graph.remove(node, safe=True)
     _part_by_module(model, tensors, renamed)
+
+
+def _is_multiplied_by(use: ir.Usage) -> bool:
+    return graph.is_op(use.node, "MatMul", "Gemm") and use.idx == 1
 
 
 def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> None:

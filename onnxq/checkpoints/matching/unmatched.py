@@ -48,11 +48,14 @@ class Left:
         lost: floats of the checkpoint of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
         bare: other parameters of the model that were given nothing.
+        old: all constants that have the numbers which they had in the file, and the checkpoint not these, by what they
+            are called there; but for single numbers, and for what stands in the program.
     """
 
     lost: list[str]
     kept: list[str]
     bare: list[str]
+    old: frozenset[str]
 
 
 class Unmatched:
@@ -108,10 +111,12 @@ class Unmatched:
         judged = {value for value, kind in kinds.items() if kind is not Kind.FIXED}
         bare = [value for value in kinds if value in judged and value not in there and value not in left]
         words = [*map(_module, bare), *self._folded]
+        old = (value for value in kinds if value not in there and _is_array(value))
         return Left(
             [name for name in unused if name in lost],
             list(dict.fromkeys(map(_called, left))),
             list(dict.fromkeys(words)),
+            frozenset(str(name) for value in old for name in (value.name, value.meta.get(ORIGIN)) if name),
         )
 
 
@@ -161,6 +166,11 @@ class _Numbers:
 def _is_blank(value: ir.Value) -> bool:
     tensor = graph.constant(value)
     return tensor is not None and bool(tensor.size) and not np.ptp(tensor.numpy().astype(np.float32))
+
+
+def _is_array(value: ir.Value) -> bool:
+    tensor = graph.constant(value)
+    return tensor is not None and tensor.size > 1 and not is_literal(value.name or "")
 
 
 def _called(value: ir.Value) -> str:

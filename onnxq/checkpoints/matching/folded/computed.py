@@ -26,7 +26,7 @@ from onnxq.checkpoints.matching.names import MOST_LAST, Renaming, module_of_read
 from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, kind_of
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.checkpoints.stored import real
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.model.weights import Weight, weights_of
 from onnxq.quality import sqnr
@@ -34,23 +34,31 @@ from onnxq.quality import sqnr
 #: SQNR in dB of what is computed from the same numbers, by type: rounding is all that differs.
 EXACT = {ir.DataType.FLOAT16: 60.0, ir.DataType.BFLOAT16: 40.0}
 EXACT_FLOAT = 100.0
-#: Of rows that were looked for: the nearest ones are always a little like what they are taken for.
-LIKE_ROWS = 20.0
+#: Of what is made of a tensor that was looked for by its numbers, against how these differ; and of single numbers,
+#: which are a parameter's that moved by a percent at most.
+LIKE_MADE, LIKE_SINGLE = 20.0, 40.0
+#: What a factor for all numbers may explain, in dB, of what they differ by.
+MEASURE = 3.0
 #: What is done to parameters before they are read: norms of Gemma, scales of CLIP, decays of Mamba.
 _MADE: dict[str, Callable[[NDArray], NDArray]] = {
     "{}": lambda p: p,
     "1 + {}": lambda p: 1 + p,
+    "1 - {}": lambda p: 1 - p,
     "exp({})": np.exp,
     "-exp({})": lambda p: -np.exp(p),
 }
+#: Tensors that a sentence lists.
+MOST_TOLD = 4
 #: Tensors around a constant of which numbers are looked at.
 MOST_AROUND = 100
 #: Other constants that one is compared with.
 MOST_OTHERS = 1000
 #: Parts of a weight that torch makes of several: v is like it, and g / |v| times something else.
 _IN_PARTS = re.compile(r"(^|\.)(weight_([guv]|orig)|parametrizations\..+)$")
-#: Which of them it is, by the operator that made the constant.
+#: Which of them it is, by the operator that made the constant; and operators that only move numbers.
 _BY_NAME = {"add": "1 + {}", "exp": "exp({})", "neg": "-exp({})"}
+_MOVES = {"embedding", "expand", "unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "t", "repeat", "slice"}
+_MOVES |= {"clone", "flatten", "select", "index", "val", "index_select", "contiguous", "to", "_to_copy", "cast", "tile"}
 
 
 @dataclass
@@ -60,10 +68,12 @@ class Computed:
     Attributes:
         sources: the tensor of the checkpoint that each constant was made of, by name.
         told: how, in words.
+        misfits: sentences about constants of which nothing tells how.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
+    misfits: list[str] = field(default_factory=list)
 
 
 class _Work:
@@ -118,6 +128,10 @@ class _Work:
             self._inside[module] = [by_depth[depth] for depth in sorted(by_depth)]
         return self._inside[module]
 
+    def modules(self, value: ir.Value) -> set[str]:
+        """Those that read a constant."""
+        return {module_of_reader(use.node) for use in value.uses()}
+
     def read(self, source: str) -> NDArray[np.float32]:
         return real(source, self.tensors[source]).astype(np.float32)
 
@@ -165,6 +179,7 @@ def compute(
     work = _Work(model, tensors, own, given, apart, renamed, is_checked)
     _by_biases(work)
     _by_others(work)
+    _inverses(work)
     _by_modules(work)
     return work.done
 
@@ -172,15 +187,20 @@ def compute(
 def _by_biases(work: _Work) -> None:
     for name, value in list(work.targets.items()):
         weights = [w for use in value.uses() for w in _products(use.node, value)]
-        for weight in weights[:1]:
-            bias = _bias_of(weight.node)
-            first, _, last = work.renamed((bias.name if bias is not None else "") or "").rpartition(".")
-            source = f"{first}.{last.replace('bias', 'weight')}"
-            if first and "bias" in last and last != "bias" and source in work.spare:
-                p = work.read(source)
-                made = p.T if weight.role.contraction == 0 else p
-                if made.shape == weight.shape:
-                    work.give(name, source, made, "{}")
+        sources = {_beside_bias(work, weight.node) for weight in weights}
+        source = sources.pop() if len(sources) == 1 else ""
+        if source in work.spare:
+            p = work.read(source)
+            made = p.T if weights[0].role.contraction == 0 else p
+            if made.shape == weights[0].shape:
+                work.give(name, source, made, "{}")
+
+
+def _beside_bias(work: _Work, node: ir.Node) -> str:
+    """The weight that a product's bias tells; "" if it tells none."""
+    bias = _bias_of(node)
+    first, _, last = work.renamed((bias.name if bias is not None else "") or "").rpartition(".")
+    return f"{first}.{last.replace('bias', 'weight')}" if first and "bias" in last and last != "bias" else ""
 
 
 def _bias_of(node: ir.Node) -> ir.Value | None:
@@ -191,25 +211,48 @@ def _bias_of(node: ir.Node) -> ir.Value | None:
 
 
 def _by_others(work: _Work) -> None:
-    """Constants that are made of others which have new numbers: which one, the old numbers of both tell."""
+    """Constants that are made of others which have new numbers: which one, the old numbers of both tell; none where
+    several that were equal are so no more."""
     others: _Others | None = None  # which takes reading all of them
     for name, value in list(work.targets.items()):
         tensor = value.const_value
         assert tensor is not None
-        if tensor.size < FEW or _is_product(value) or kind_of(value) is Kind.FIXED:
+        if tensor.size < FEW or _is_product(value) or is_literal(name):
             continue
         c = tensor.numpy().astype(np.float32)
-        if not np.isfinite(c).all():
+        if not np.isfinite(c).all() or not np.ptp(c):
             continue
         others = others or _Others(work)
+        found: list[tuple[str, NDArray, str]] = []
         for other, source in others.of(c, EXACT.get(tensor.dtype, EXACT_FLOAT)):
-            old = work.own[other.name or ""]
-            for how, function, view in _ways(c, old.numpy().astype(np.float32)):
-                if sqnr(c, view(function(old.numpy().astype(np.float32)))) >= EXACT.get(tensor.dtype, EXACT_FLOAT):
+            old = work.own[other.name or ""].numpy().astype(np.float32)
+            for how, function, view in _ways(c, old):
+                if sqnr(c, view(function(old))) >= EXACT.get(tensor.dtype, EXACT_FLOAT):
                     assert other.const_value is not None
-                    work.give(name, source, view(function(other.const_value.numpy().astype(np.float32))), how)
+                    found.append((source, view(function(other.const_value.numpy().astype(np.float32))), how))
                     break
-            if name not in work.targets:
+        if found and all(np.array_equal(made, found[0][1]) for _, made, _ in found[1:]):
+            work.give(name, *found[0])
+        elif found:
+            told = listed(list(dict.fromkeys(how.format(source) for source, _, how in found)), MOST_TOLD)
+            work.done.misfits.append(f"'{name}' is as well made of one as of another of {told}")
+
+
+def _inverses(work: _Work) -> None:
+    """Single numbers that are the inverse of one which their module reads, too: of the power of a GeM pooling."""
+    for name, value in list(work.targets.items()):
+        c = value.const_value
+        assert c is not None
+        if c.size != 1 or is_literal(name):
+            continue
+        for other, source in work.given.values():
+            old, new = work.own[other.name or ""], other.const_value
+            if old.size != 1 or new is None or not work.modules(value) & work.modules(other):
+                continue
+            x, near = float(old.numpy().item()), 10 ** (-EXACT.get(c.dtype, EXACT_FLOAT) / 20)
+            if abs(abs(x) - 1) > near and abs(float(c.numpy().item()) * x - 1) <= near:
+                with np.errstate(divide="ignore"):
+                    work.give(name, source, 1 / new.numpy().astype(np.float32), "1 / {}")
                 break
 
 
@@ -264,7 +307,8 @@ def _by_modules(work: _Work) -> None:
     for name, value in list(work.targets.items()):
         if "." in name and "/" not in name:  # a module's own, of which the checkpoint has none of this name
             continue
-        for source in _around(work, value):
+        around = [_around(work, module) for module in work.modules(value)]
+        for source in around[0] if all(each == around[0] for each in around) else ():  # else equal ones of several
             found += _fits(work, name, value, source)
     found.sort(key=lambda each: -each[0])
     rivals: dict[tuple[int, str], list[tuple[float, str, str]]] = {}  # the most like last
@@ -292,11 +336,11 @@ def _best_other(work: _Work, rivals: list[tuple[float, str, str]], name: str, so
     return found
 
 
-def _around(work: _Work, value: ir.Value) -> list[str]:
-    """Tensors that go nowhere of the module that reads a constant, or of those in it: the nearest ones; none where they
-    are so many that numbers would not tell which."""
+def _around(work: _Work, module: str) -> list[str]:
+    """Tensors that go nowhere of a module, or of those in it: the nearest ones; none where they are so many that
+    numbers would not tell which."""
     found, depths = list[str](), 0
-    for sources in work.inside(module_of_reader(next(iter(value.uses())).node)):
+    for sources in work.inside(module):
         left = [source for source in sources if source in work.spare]
         found += left
         depths += bool(left)
@@ -306,39 +350,46 @@ def _around(work: _Work, value: ir.Value) -> list[str]:
 
 
 def _fits(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tuple[float, str, str, NDArray, str]]:
-    """(how like it is, the constant, the tensor, what is made of it, how) for each way that is like the constant."""
+    """(how like it is, the constant, the tensor, what is made of it, how) where that is like the constant in one way."""
     tensor, shape = value.const_value, work.tensors[source].shape
     assert tensor is not None
     is_slope = any(graph.is_op(use.node, "PRelu") and use.idx == 1 for use in value.uses())
-    if tensor.size == 1 or work.tensors[source].size == 1:
-        if tensor.size == work.tensors[source].size and (is_slope or not is_literal(name)):
-            yield from _single(work, name, value, source)
+    if (tensor.size == 1) != (work.tensors[source].size == 1) or (is_literal(name) and tensor.size == 1 > is_slope):
         return
-    if _is_product(value) or (kind_of(value) is Kind.FIXED and not is_slope and np.ptp(tensor.numpy())):
+    if _is_product(value) or (tensor.size > 1 and kind_of(value) is Kind.FIXED and not is_slope):
         return
     c = tensor.numpy().astype(np.float32)
-    if not np.isfinite(c).all() or not _may_lie(c.shape, ir.tensor(np.empty(shape, np.float32))):
+    if not np.isfinite(c).all() or (c.size > 1 and not _may_lie(c.shape, ir.tensor(np.empty(shape, np.float32)))):
         return
-    p, named = work.read(source), _named(name)
+    p, named = work.read(source), ("{}",) if is_slope else _named(name)
     is_looked_up = _operator(name) == "embedding"  # all of a table, as places are
-    is_told = is_slope or is_looked_up or not (c.any() or is_literal(name)) or not work.is_checked
+    is_told = is_slope or is_looked_up or (not work.is_checked and len(named) == 1)
     tried = []
     for how, function, view in _ways(c, p):
-        made, is_whole = view(function(p)), c.size % p.size == 0
-        if how == (named or "{}" if is_told and is_whole else named or how):
-            likeness = np.inf if is_told and is_whole else sqnr(c, made)
-            tried.append((likeness if likeness >= (LIKE if is_whole else LIKE_ROWS) else -np.inf, made, how))
+        if how in named:
+            made = view(function(p))
+            likeness = np.inf if is_told and c.size % p.size == 0 else _likeness(c, made)
+            tried.append((likeness, made, how))
     tried.sort(key=lambda each: -each[0])
-    if tried and tried[0][0] > -np.inf and all(x <= tried[0][0] - LIKE for x, _, _ in tried[1:]):
+    if tried and tried[0][0] >= LIKE_MADE and all(x <= tried[0][0] - LIKE for x, _, _ in tried[1:]):
         yield tried[0][0], name, source, tried[0][1], tried[0][2]
 
 
-def _single(work: _Work, name: str, value: ir.Value, source: str) -> Iterator[tuple[float, str, str, NDArray, str]]:
-    """A single number: as it is, or the exponential that the name tells of a value that an exporter computed."""
-    how = _named(name) or "{}"
-    is_added = any(graph.is_op(use.node, "Add", "Sub") for use in value.uses())
-    if is_added == ("bias" in source.rpartition(".")[2]):
-        yield np.inf, name, source, _MADE[how](work.read(source)), how
+def _likeness(c: NDArray, made: NDArray) -> float:
+    """How like new numbers are to old ones, in dB of how these differ among each other: that all are near 1 tells
+    nothing. Nothing is like it, either, that would be far more so in another measure: the model has done more to it.
+
+    A single number is like another one that is as near as numbers that moved a little, unless both are 0 or 1, which
+    most functions make of 0 or of 1.
+    """
+    if c.size == 1 or not np.ptp(c):
+        is_plain = c.size > 1 or abs(float(c.ravel()[0])) in (0.0, 1.0)
+        return -np.inf if is_plain else sqnr(c, made) - (LIKE_SINGLE - LIKE_MADE)
+    x, y = (each.astype(np.float64) - each.mean(dtype=np.float64) for each in (c, made))
+    likeness = sqnr(x, made.astype(np.float64) - c.mean(dtype=np.float64))
+    power = float((y**2).sum())
+    fitted = sqnr(x, y * (float((x * y).sum()) / power)) if power else -np.inf
+    return likeness if fitted <= likeness + MEASURE else -np.inf
 
 
 def _operator(name: str) -> str:
@@ -346,8 +397,12 @@ def _operator(name: str) -> str:
     return name.rpartition(".")[2].rstrip("0123456789_")
 
 
-def _named(name: str) -> str:
-    return _BY_NAME.get(_operator(name), "")
+def _named(name: str) -> tuple[str, ...]:
+    """Ways in which a constant may be made of a parameter, by its name: the older exporter tells nothing by that."""
+    operator = _operator(name)
+    if "::" in name or name.startswith("/") or "." in name:
+        return tuple(_MADE)
+    return ("{}",) if operator in _MOVES else (_BY_NAME[operator],) if operator in _BY_NAME else ()
 
 
 def _products(node: ir.Node, value: ir.Value) -> list[Weight]:
