@@ -214,14 +214,19 @@ def _put_in(
     placed = {*constants, *given}
     found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
-    told.constants, told.misfits, told.notes = constants, told.misfits + folded.misfits + made.misfits + mixed, folded.notes
+    told.constants, told.misfits, told.notes = (
+        constants,
+        told.misfits + folded.misfits + made.misfits + mixed,
+        folded.notes,
+    )
     if made.told:
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
     if not tensors.is_gguf:
-        told.misfits += modules.doubts(tensors, [name for name in told.unused if name not in left.lost], left.old)
+        gone = [name for name in told.unused if name not in left.same.union(left.lost)]
+        told.misfits += modules.doubts(tensors, gone, left.old)
     _name_shapes(told, own, tensors, renamed)
     return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 

@@ -79,10 +79,11 @@ def is_literal(name: str) -> bool:
 
 def is_of_buffers(w: NDArray[np.float32]) -> bool:
     """Whether a checkpoint's numbers look computed; but what rises along one axis of several are decays of Mamba."""
+    w = w[(slice(LOOKED_AT),) * w.ndim]
     if not np.isfinite(w).all():
         return True
-    line = w.squeeze()
-    if line.ndim == 1 and 2 < line.size < FEW and (line > 0).all():  # frequencies
+    line = np.squeeze(w)
+    if line.ndim == 1 and 2 < line.size < FEW and bool((line > 0).all()):  # frequencies
         return bool(np.ptp(np.diff(np.log(line.astype(np.float64)))) < EVEN)
     is_risen = line.ndim == 1 and _is_monotone(line, 0)
     return w.size >= FEW and (is_risen or np.unique(w).size <= 2 or _is_of_waves(w) or _is_banded(w))
@@ -139,7 +140,9 @@ def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     x = np.moveaxis(w, axis, 0).astype(np.float64)
     if len(x) < FEW:
         return False
-    full = x.reshape(len(x), -1).any(1) if x.ndim > 1 else np.ones(len(x), bool)  # the place of padding is zeros
+    full: NDArray[np.bool_] = np.array(
+        [x.ndim == 1 or bool(line.any()) for line in x]
+    )  # zeros are the place of padding
     full = full[2:] & full[1:-1] & full[:-2]
     if full.sum() < FEW - 2:
         return False

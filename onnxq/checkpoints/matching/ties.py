@@ -80,7 +80,7 @@ def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         value = node.outputs[0]
         if tensor is None or tensor.dtype not in graph.FLOATS or value.is_graph_output():
             continue
-        if renamed(value.name or "") not in tensors and not any(_is_multiplied_by(use) for use in value.uses()):
+        if renamed(value.name or "") not in tensors and not _is_multiplied_by(value):
             assert node.inputs[0] is not None
             value.replace_all_uses_with(node.inputs[0])
             continue
@@ -92,8 +92,8 @@ def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
     _part_by_module(model, tensors, renamed)
 
 
-def _is_multiplied_by(use: ir.Usage) -> bool:
-    return graph.is_op(use.node, "MatMul", "Gemm") and use.idx == 1
+def _is_multiplied_by(value: ir.Value) -> bool:
+    return any(graph.is_op(use.node, "MatMul", "Gemm") and use.idx == 1 for use in value.uses())
 
 
 def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> None:

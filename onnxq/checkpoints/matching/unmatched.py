@@ -48,14 +48,16 @@ class Left:
         lost: floats of the checkpoint of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
         bare: other parameters of the model that were given nothing.
-        old: all constants that have the numbers which they had in the file, and the checkpoint not these, by what they
-            are called there; but for single numbers, and for what stands in the program.
+        old: other constants that have the numbers which they had in the file, and the checkpoint not these, by what
+            they are called there; but for single numbers, and for what stands in the program.
+        same: tensors whose numbers the model has.
     """
 
     lost: list[str]
     kept: list[str]
     bare: list[str]
     old: frozenset[str]
+    same: frozenset[str]
 
 
 class Unmatched:
@@ -90,7 +92,7 @@ class Unmatched:
                 is_repeated = _is_blank(value) and not is_literal(value.name or "")  # along its first axes, maybe
                 for i in range(max(len(shape), 1) if is_repeated else 1):
                     by_sizes.setdefault(_sizes(shape[i:]), []).append(value)
-        lost, left, there = set[str](), dict[ir.Value, None](), set[ir.Value]()
+        lost, known, left, there = set[str](), set[str](), dict[ir.Value, None](), set[ir.Value]()
         by_shape: dict[tuple[int, ...], list[str]] = {}
         for name in unused:
             found = tensors[name]
@@ -103,6 +105,7 @@ class Unmatched:
             numbers = _Numbers(fitting if len(sizes) < 2 else [])
             same = {name: numbers.same(name, tensors) for name in names}
             there.update(*same.values())
+            known.update(name for name in names if same[name])
             fitting = [value for value in fitting if kinds[value] is not Kind.FIXED or _is_blank(value)]
             gone = [name for name in names if fitting and not same[name] and not tensors.is_gguf]
             if gone:
@@ -111,12 +114,13 @@ class Unmatched:
         judged = {value for value, kind in kinds.items() if kind is not Kind.FIXED}
         bare = [value for value in kinds if value in judged and value not in there and value not in left]
         words = [*map(_module, bare), *self._folded]
-        old = (value for value in kinds if value not in there and _is_array(value))
+        old = (value for value in kinds if value not in judged | there | {*left} and _is_array(value))
         return Left(
             [name for name in unused if name in lost],
             list(dict.fromkeys(map(_called, left))),
             list(dict.fromkeys(words)),
             frozenset(str(name) for value in old for name in (value.name, value.meta.get(ORIGIN)) if name),
+            frozenset(known),
         )
 
 

@@ -1,9 +1,9 @@
 """What tells that a model holds old numbers of a checkpoint's parameters in a form that nobody has understood.
 
-    1. A constant that has its old numbers is computed with one that has new ones, before anything that is not constant.
-    2. A tensor goes nowhere, and its module reads a constant that has its old numbers.
-    3. A tensor goes nowhere, and its module reads what was given such a tensor of another module, or a node does of
-       which nobody says the module: exporters keep equal constants once.
+1. A constant that has its old numbers is computed with one that has new ones, before anything that is not constant.
+2. A tensor goes nowhere, and its module reads a constant that has its old numbers.
+3. A tensor goes nowhere, and its module reads what was given such a tensor of another module, or a node does of
+   which nobody says the module: exporters keep equal constants once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def mixed(model: ir.Model, own: Mapping[str, ir.TensorProtocol]) -> list[str]:
         old, new = (set[str]().union(*(table.get(value, set()) for value in read)) for table in (olds, news))
         if old and new:
             found |= {name: min(new) for name in old if name not in found}
-        olds |= {value: old for value in node.outputs}
-        news |= {value: new for value in node.outputs}
+        olds |= dict.fromkeys(node.outputs, old)
+        news |= dict.fromkeys(node.outputs, new)
     return [f"'{name}' gets nothing, and is computed with '{other}', which does" for name, other in found.items()]
 
 
