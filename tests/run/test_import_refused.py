@@ -184,3 +184,14 @@ def test_what_is_behind_a_norm_of_groups_is_told_by_that(tmp_path: Path, is_own:
     k = ((k - k.mean(-1, keepdims=True)) / np.sqrt(k.var(-1, keepdims=True) + 1e-5)).reshape(1, 4, 6)
     wanted = k * new["g.weight"][:, None] + new["g.bias"][:, None]
     assert sqnr(wanted, Session(imported(tmp_path, model, new).output).run({"x": x})[0]) > 80
+
+
+def test_old_numbers_do_not_become_part_of_a_bias(tmp_path: Path) -> None:
+    """What is added behind a convolution, as a step of diffusion that the model has fixed, becomes its bias."""
+    text = """g (float[1,4,6] x) => (float[1,8,6] y) {
+        [a] k = Conv(x, "c.weight", "c.bias")  [b] y = Add(k, unsqueeze_2)
+    }"""
+    own = {"c.weight": normal(8, 4, 1), "c.bias": normal(8, seed=1)}
+    model = exported(tmp_path, text, own | {"unsqueeze_2": normal(8, 1, seed=2)}, {"a": "c"})
+    with pytest.raises(BadModel, match="unsqueeze_2 of the model gets nothing"):
+        imported(tmp_path, model, moved(own, FAR) | {"time.weight": normal(8, 3)})

@@ -31,13 +31,22 @@ def constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 
 def kernels(model: ir.Model) -> list[str]:
-    """Parameters of convolutions and BatchNorms, which names alone tell; preparing a model makes one of both."""
+    """Parameters of convolutions and BatchNorms, and what is added to these or multiplied with them, which names alone
+    tell: preparing a model makes one of both."""
     found: list[str] = []
     for node in graph.nodes(model):
+        if graph.is_op(node, "Add", "Sub", "Mul", "Div"):
+            read = (value for value in node.inputs if value is not None and graph.constant(value) is not None)
+            found += [value.name or "" for value in read if _is_parameter(value)]
         if graph.is_op(node, "Conv", "ConvTranspose", "BatchNormalization"):
             read = (value for value in node.inputs[1:] if value is not None and graph.constant(value) is not None)
             found += [value.name or "" for value in read if kind_of(value) is Kind.PARAMETER]
     return found
+
+
+def _is_parameter(value: ir.Value) -> bool:
+    tensor = graph.constant(value)
+    return tensor is not None and tensor.dtype in graph.FLOATS and tensor.size > 1 and kind_of(value) is not Kind.FIXED
 
 
 @dataclass(frozen=True)
