@@ -214,11 +214,8 @@ def _put_in(
     placed = {*constants, *given}
     found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
     told = found.match
-    told.constants, told.misfits, told.notes = (
-        constants,
-        told.misfits + folded.misfits + made.misfits + mixed,
-        folded.notes,
-    )
+    told.constants, told.notes = constants, folded.notes
+    told.misfits += folded.misfits + made.misfits + mixed
     if made.told:
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]

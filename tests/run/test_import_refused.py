@@ -129,13 +129,15 @@ def test_a_factor_of_waves_does_not_go_nowhere(tmp_path: Path, is_known: bool) -
         imported(tmp_path, model, new | {"pe.alpha": np.asarray(np.float32(3))})
 
 
-def test_waves_with_a_place_of_padding_are_computed(tmp_path: Path) -> None:
-    t = np.arange(20)[:, None] / 10.0 ** np.arange(4)
+@pytest.mark.parametrize("places", [5, 20])
+def test_waves_with_a_place_of_padding_are_computed(tmp_path: Path, places: int) -> None:
+    """As places of M2M100 are; of few places all frequencies tell it."""
+    t = np.arange(places)[:, None] / 2.0 ** np.arange(16)
     waves = np.concatenate([np.sin(t), np.cos(t)], 1).astype(np.float32)
-    waves[1] = 0
-    text = """g (float[20,8] x) => (float[20,8] y) { [a] h = MatMul(x, "fc.w")  [b] y = Add(h, "onnx::Add_7") }"""
-    model = exported(tmp_path, text, {"fc.w": normal(8, 8), "onnx::Add_7": waves}, {})
-    assert not imported(tmp_path, model, {"fc.w": normal(8, 8, seed=1)}).match.bare
+    waves[1 if places > 5 else []] = 0
+    text = """g (float[N,32] x) => (float[N,32] y) { [a] h = MatMul(x, "fc.w")  [b] y = Add(h, "onnx::Add_7") }"""
+    model = exported(tmp_path, text, {"fc.w": normal(32, 32), "onnx::Add_7": waves}, {})
+    assert not imported(tmp_path, model, {"fc.w": normal(32, 32, seed=1)}).match.bare
 
 
 def test_the_inverse_of_a_number_is_computed_again(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ _READ = {
 _LITERAL = re.compile(r"(^|[./])(val|scalar_tensor_default|zeros|ones|full|arange|Constant)(_\d+)?(_output_0)?$")
 #: Fewer numbers than these do not tell by themselves whether they are computed: means of pixels, slopes.
 FEW = 8
+#: As many equations that hold by chance there are not.
+MANY = 32
 #: Numbers along an axis that are looked at.
 LOOKED_AT = 256
 #: What steps of a few numbers' logarithms differ by, where each number is the one before times the same.
@@ -138,13 +140,13 @@ def _is_of_waves(w: NDArray[np.float32]) -> bool:
 def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     """Whether x[n + 1] + x[n − 1] = 2 cos(ω) · x[n] along the axis, with a frequency for each line of it."""
     x = np.moveaxis(w, axis, 0).astype(np.float64)
-    if len(x) < FEW:
+    if len(x) < FEW and (len(x) - 3) * (x.size // max(len(x), 1)) < MANY:  # of few places many frequencies tell it
         return False
     full: NDArray[np.bool_] = np.array(
         [x.ndim == 1 or bool(line.any()) for line in x]
     )  # zeros are the place of padding
     full = full[2:] & full[1:-1] & full[:-2]
-    if full.sum() < FEW - 2:
+    if full.sum() < min(FEW, len(x)) - 2:
         return False
     both, middle = (x[2:] + x[:-2])[full], x[1:-1][full]
     energy = (middle**2).sum(0)

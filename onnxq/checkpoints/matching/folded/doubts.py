@@ -51,11 +51,11 @@ def mixed(model: ir.Model, own: Mapping[str, ir.TensorProtocol]) -> list[str]:
 def _is_parameter(value: ir.Value) -> bool:
     """Whether it may be one, but for weights of products, which are matched later."""
     tensor = graph.constant(value)
-    if tensor is None or tensor.size < 2 or is_literal(value.name or "") or not np.ptp(tensor.numpy()):
+    if tensor is None or tensor.size < 2 or is_literal(value.name or ""):
         return False
-    if tensor.size >= FEW and kind_of(value) is Kind.FIXED:
+    if any(w.value is value and w.role.index for use in value.uses() for w in weights_of(use.node, least=1)):
         return False
-    return not any(w.value is value and w.role.index for use in value.uses() for w in weights_of(use.node, least=1))
+    return kind_of(value) is not Kind.FIXED if tensor.size >= FEW else bool(np.ptp(tensor.numpy()))
 
 
 class Modules:
