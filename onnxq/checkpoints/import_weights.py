@@ -34,6 +34,7 @@ from onnxq.checkpoints.matching import (
     unmatched,
 )
 from onnxq.checkpoints.matching.folded import batchnorms, computed, doubts
+from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
@@ -202,7 +203,7 @@ def _put_in(
     folded.placed += recurrent.fill(model, tensors, renamed)
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
-    made = computed.compute(model, tensors, own, given, apart, renamed, is_checked=is_checked)
+    made = computed.compute(Work(model, tensors, own, given, apart, renamed, is_checked))
     given |= made.sources
     mixed, modules = doubts.mixed(model, own), doubts.Modules(model, given, renamed)
     constants = list(dict.fromkeys([*folded.placed, *given.values()]))

@@ -111,11 +111,12 @@ class Quality:
     def _powers_by_label(self) -> Mapping[str, Mapping[str, Power]]:
         """`labels`, and what decisions count as that are outputs themselves: all where there are no numbers."""
         has_numbers = any(self.labels.values())
-        powers = {label: dict(outputs) for label, outputs in self.labels.items()} if has_numbers else {}
-        for label, name, each in self._said():
-            if each.is_contrary or not has_numbers:
-                power = Power(each.count, 0.0, each.count, each.count * each.noise)
-                powers.setdefault(label, {})[name] = power
+        counted = [each for each in self._said() if each[2].is_contrary or not has_numbers]
+        if not counted:
+            return self.labels
+        powers = {label: dict(outputs) for label, outputs in self.labels.items()}
+        for label, name, each in counted:
+            powers.setdefault(label, {})[name] = Power(each.count, 0.0, each.count, each.count * each.noise)
         return powers
 
     @property

@@ -11,8 +11,15 @@ from onnxq.plan import COMPUTING, Plan
 from onnxq.runtime import timing
 from onnxq.runtime.kernel_times import Kernel
 from onnxq.runtime.timing import Race
+from onnxq.searching import space
 from onnxq.tuning import plan_bench, timings
 from onnxq.tuning.plan_bench import PlanBench
+
+
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of the least effort run the model as often as these tests need it."""
+    monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
 
 
 @pytest.fixture

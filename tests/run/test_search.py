@@ -30,12 +30,7 @@ from onnxq.searching.search import Search, Solution
 from onnxq.searching.sensitivity import Sensitivity
 
 pytest.importorskip("highspy")
-pytestmark = pytest.mark.usefixtures("quick")
-
-
-@pytest.fixture(autouse=True)
-def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
+pytestmark = pytest.mark.usefixtures("quick", "few_runs")
 
 
 @pytest.fixture(scope="module")

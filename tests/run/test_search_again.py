@@ -16,15 +16,10 @@ from onnxq import frontier
 from onnxq.errors import OnnxqError
 from onnxq.job import open_job
 from onnxq.quality import Power, Quality
-from onnxq.searching import meter, space
+from onnxq.searching import meter
 
 pytest.importorskip("highspy")
-pytestmark = pytest.mark.usefixtures("quick")
-
-
-@pytest.fixture(autouse=True)
-def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(space.RUNS, "quick", (0.0, 32, 32))
+pytestmark = pytest.mark.usefixtures("quick", "few_runs")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ numbers, as before training, never tell what was made of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.others import by_others, inverses
 from onnxq.checkpoints.matching.folded.work import MADE, Computed, Work, is_product, may_lie, products, ways
-from onnxq.checkpoints.matching.names import Renaming, module_of_reader
+from onnxq.checkpoints.matching.names import module_of_reader
 from onnxq.checkpoints.matching.parameters import Kind, is_literal, kind_of
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.model import graph
@@ -41,29 +40,12 @@ _MOVES = {"embedding", "expand", "repeat", "tile", "unsqueeze", "squeeze", "view
 _MOVES |= {"transpose", "t", "slice", "select", "index", "index_select", "clone", "contiguous", "to", "_to_copy", "val"}
 
 
-def compute(
-    model: ir.Model,
-    tensors: Mapping[str, Any],
-    own: Mapping[str, ir.TensorProtocol],
-    given: Mapping[str, str],
-    apart: Collection[str],
-    renamed: Renaming,
-    *,
-    is_checked: bool = True,
-) -> Computed:
+def compute(work: Work) -> Computed:
     """Give such constants the numbers that the checkpoint makes of them.
-
-    Args:
-        own: the constants of floats in the file.
-        given: those of them that have other numbers, and the tensors that these are.
-        apart: tensors that are accounted for otherwise.
-        renamed: what a name of the model is in the checkpoint.
-        is_checked: whether numbers have to be alike where only modules tell.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
     """
-    work = Work(model, tensors, own, given, apart, renamed, is_checked)
     _by_biases(work)
     _by_group_norms(work)
     by_others(work)

@@ -49,7 +49,15 @@ class Computed:
 
 
 class Work:
-    """Constants that have their old numbers, and tensors that go nowhere."""
+    """Constants that have their old numbers, and tensors that go nowhere.
+
+    Args:
+        own: the constants of floats in the file.
+        given: those of them that have other numbers, and the tensors that these are.
+        apart: tensors that are accounted for otherwise.
+        renamed: what a name of the model is in the checkpoint.
+        is_checked: whether numbers have to be alike where only modules tell.
+    """
 
     def __init__(
         self,
