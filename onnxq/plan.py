@@ -39,6 +39,8 @@ _WORD = re.compile(r"\w[\w.+-]{,63}", re.ASCII)
 #: Methods that have a float alternative worth weighing: the same weight, unpacked when the model loads, or the nodes as
 #: they were.
 COMPUTING = (Method.STATIC, Method.DYNAMIC, Method.PACKED, Method.FUSED)
+#: Why a node of those is in float for its time alone: by the times of kernels, and by those of the saved file.
+FLOAT_IS_FASTER, FILE_IS_SLOWER = "computing in float is faster here", "the saved file was slower than float"
 
 
 @dataclass(frozen=True)

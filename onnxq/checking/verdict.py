@@ -10,9 +10,9 @@ from onnxq.checking.models import Check
 from onnxq.errors import CheckFailed, NothingToDo, amount
 from onnxq.job import Job
 from onnxq.model import graph
-from onnxq.plan import COMPUTING, Choice, Method, Plan
+from onnxq.plan import COMPUTING, FILE_IS_SLOWER, FLOAT_IS_FASTER, Choice, Method, Plan
 from onnxq.recipe import Recipe
-from onnxq.runtime import known
+from onnxq.runtime import known, native
 
 #: dB that are asked for beyond what was missed, when the plan is tuned once more.
 MARGIN = 0.5
@@ -33,6 +33,8 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
         proof = proof.noting(why_slow(plan))
     if not plan.regions:
         proof = proof.noting("int8 operators stay onnxruntime's own, which were faster here than regions")
+    if (target := job.target.with_library) and native.path() is not None and (advice := with_library(plan, target)):
+        proof = proof.noting(advice)
     if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
         proof = proof.noting(price)
     return proof
@@ -104,6 +106,19 @@ def why_slow(plan: Plan) -> str:
     if plan.those(*COMPUTING):
         return "slower than float, and kept because it was asked for; auto and w8a8 give such kernels back to float"
     return "slower than float, although every kernel is one of float: onnxruntime fuses other nodes of this graph"
+
+
+def with_library(plan: Plan, target: str) -> str:
+    """What to try where most nodes that could compute on short weights do not, for their time in the runtime's own
+    kernels: `target`, which has others; nothing if most do."""
+    weighted = [choice for choice in plan if choice.elements]
+    slow = [choice for choice in weighted if choice.reason in (FLOAT_IS_FASTER, FILE_IS_SLOWER)]
+    if 2 * len(slow) <= len(slow) + sum(choice.method in COMPUTING for choice in weighted):
+        return ""
+    return (
+        f"onnxruntime's own kernels are no faster than float for {amount(len(slow), 'node')} with weights: those of "
+        f"target {target} may be (-t {target}), wherever onnxq's library is loaded"
+    )
 
 
 def without_library(plan: Plan, proof: Check) -> str:

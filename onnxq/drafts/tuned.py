@@ -15,7 +15,7 @@ from onnxq.drafts.benches import bench_for
 from onnxq.errors import NothingToDo
 from onnxq.job import Job
 from onnxq.model.types import types_of
-from onnxq.plan import COMPUTING, Method, Plan, in_float
+from onnxq.plan import COMPUTING, FILE_IS_SLOWER, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import values_to_observe, without_unobserved
 from onnxq.planning.shared_weights import reconciled
@@ -147,14 +147,13 @@ class Drafts:
             return None
         may_give_back, self._may_give_back = self._may_give_back, False  # the first file alone is judged by its speed
         may_dissolve, self._may_dissolve = self._may_dissolve, False
-        reason = "the saved file was slower than float"
         regions = int8_regions.in_bfloat16(plan)
         if may_dissolve and regions and self._is_slow(plan, proof):
-            self._full = self._full.replacing(in_float(c, reason) for c in self._full if c.joins_bf16_region)
-            return plan.replacing(in_float(choice, reason) for choice in regions)
+            self._full = self._full.replacing(in_float(c, FILE_IS_SLOWER) for c in self._full if c.joins_bf16_region)
+            return plan.replacing(in_float(choice, FILE_IS_SLOWER) for choice in regions)
         if may_give_back and plan.those(*COMPUTING) and self._is_slow(plan, proof):
-            self._full = self._full.replacing(in_float(c, reason) for c in self._full.those(*COMPUTING))
-            return plan.replacing(in_float(c, reason) for c in plan.those(*COMPUTING))
+            self._full = self._full.replacing(in_float(c, FILE_IS_SLOWER) for c in self._full.those(*COMPUTING))
+            return plan.replacing(in_float(c, FILE_IS_SLOWER) for c in plan.those(*COMPUTING))
         if self._bench is None or not self._retries or not misses_floor(proof, self.job.recipe):
             return None
         self._retries -= 1

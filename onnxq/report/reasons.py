@@ -10,7 +10,8 @@ from onnxq.report.document import Reason
 
 #: What would change it, by the first of these expressions that is found in a reason.
 ADVICE = (
-    (r"float is faster here", "--keep-slow keeps it quantized, --prefer size weighs bytes more than time"),
+    (r"float is faster here", "--keep-slow keeps it quantized, --prefer size weighs bytes more than time, and target "
+     "onnxq has kernels of its own"),
     (r"costs more accuracy than", "--prefer speed, or more calibration data (--data, --limit)"),
     (r"shorter format costs too much", "a lower --min-sqnr, a smaller --block-size, or codes chosen by --data"),
     (r"kept by a rule", "drop the --keep or the rule of the recipe that names it"),

@@ -41,6 +41,8 @@ class Target:
     #: The runtime in which the model is run, if that is not onnxruntime on a processor: a file of `runtime/consumers`,
     #: or one of onnxruntime's execution providers.
     consumer: str = ""
+    #: The target of the same runtime with onnxq's library in it; empty: there is none, or this is it.
+    with_library: str = ""
     #: What `auto` stands for, with calibration data and without.
     auto: tuple[str, str] = ("w8a8", "w4a16")
     #: Number format of the activations that int8 kernels read; `int8` has no zero point.

@@ -12,6 +12,7 @@ from onnxq.targets import Target, no_table_kernel
 
 class ort_cpu(Target):
     name = "ort-cpu"
+    with_library = "onnxq"
     unpacks_wide_blocks = True
     static: tuple[str, ...] = ("Conv", "MatMul", "Gemm")
     static_weights = ("int8", "int4")

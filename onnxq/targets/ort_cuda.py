@@ -18,6 +18,7 @@ class ort_cuda(ort_cpu):
     """
 
     name = "ort-cuda"
+    with_library = ""
     float_types = ("float32", "float16")
     static = ()
     dynamic = ()

@@ -15,6 +15,7 @@ class webgpu(ort_cpu):
     """
 
     name = "webgpu"
+    with_library = ""
     float_types = ("float32", "float16")
     static = ()
     dynamic = ()

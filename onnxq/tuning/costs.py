@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
+from onnxq.plan import COMPUTING, FLOAT_IS_FASTER, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.planning.attention import attention_at
 from onnxq.runtime import known
@@ -17,8 +17,8 @@ from onnxq.runtime.kernel_times import Kernel
 from onnxq.tuning.halves import HalfCosts, are_in_half, in_half
 from onnxq.tuning.mincut import Cut
 
-#: Why nodes are in float: by their time alone, and by what their noise is worth.
-SLOWER, NOISIER = "computing in float is faster here", "costs more accuracy than it gives speed"
+#: Why nodes are in float that are not by their time alone (`FLOAT_IS_FASTER`): by what their noise is worth.
+NOISIER = "costs more accuracy than it gives speed"
 #: Seconds that a QuantizeLinear or DequantizeLinear takes however small its tensor, and the layout change beside it.
 CONVERSION_SECONDS = 4e-6
 #: That an element takes of it, twice, for the layout change: of common models.
@@ -223,7 +223,7 @@ def cheapest(model: ir.Model, plan: Plan, costs: Costs, harm: Mapping[str, float
                     cut.apart(reader, maker, math.inf)
     _offer_halves(cut, costs, static)
     kept = cut.first_side()
-    reason = SLOWER if not harm else NOISIER
+    reason = FLOAT_IS_FASTER if not harm else NOISIER
     back = [c for c in plan.those(*COMPUTING) if c.node not in kept]
     halves = {c.node for c in back if c.node in costs.halves.seconds and _not_half(c.node) not in kept}
     made = (in_half(c) if c.node in halves else in_float(c, reason) for c in back)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
+from onnxq.plan import COMPUTING, FLOAT_IS_FASTER, Choice, Method, Plan, in_float
 from onnxq.planning import int8_regions
 from onnxq.preference import SEARCHES, Preference, preference_of
 from onnxq.progress import QUIET, Progress
@@ -20,7 +20,7 @@ from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.runtime.timing import is_below
 from onnxq.samples.trials import GIVEN
-from onnxq.tuning.costs import NOISIER, SLOWER, Costs, cheapest, predicted_seconds, unfused
+from onnxq.tuning.costs import NOISIER, Costs, cheapest, predicted_seconds, unfused
 from onnxq.tuning.halves import HalfCosts, are_in_half, in_half
 from onnxq.tuning.harm import harm
 from onnxq.tuning.plan_bench import PlanBench, plan_key
@@ -59,7 +59,7 @@ def tune(bench: PlanBench, plan: Plan, recipe: Recipe, observed: Sequence[str], 
     if not halves or recipe.keep_slow:
         return found
     # Whether they pay off beside what onnxruntime makes of the rest shows only whole.
-    return better(bench, found, found.replacing(in_float(choice, SLOWER) for choice in halves), recipe)
+    return better(bench, found, found.replacing(in_float(choice, FLOAT_IS_FASTER) for choice in halves), recipe)
 
 
 def _tuned(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
@@ -197,7 +197,7 @@ def _bargain(terms: Terms, plan: Plan, observed: Sequence[str]) -> Plan:
         costs = replace(costs, halves=HalfCosts())
     if terms.keeps_slow:
         costs = costs.optimistic()
-    float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER if bench.is_for_another else SLOWER)
+    float_plan = _back(bench, plan, plan.those(*COMPUTING), NOISIER if bench.is_for_another else FLOAT_IS_FASTER)
     best = _reaching(terms, plan, costs, float_plan)
     if best is None:
         return _in_float(terms, plan)
@@ -276,8 +276,8 @@ def _with_reasons(best: Plan, fastest: Plan) -> Plan:
     """`best`, in which nodes are in float for their time if they are so in the fastest plan too, and else for their
     noise."""
     was = {choice.node: choice for choice in fastest.those(*COMPUTING)}
-    back = [c for c in best if c.method not in COMPUTING and c.reason in (SLOWER, NOISIER)]
-    return best.replacing(replace(c, reason=NOISIER if c.node in was else SLOWER) for c in back)
+    back = [c for c in best if c.method not in COMPUTING and c.reason in (FLOAT_IS_FASTER, NOISIER)]
+    return best.replacing(replace(c, reason=NOISIER if c.node in was else FLOAT_IS_FASTER) for c in back)
 
 
 def _as_short(plan: Plan, asked: Plan) -> Plan:

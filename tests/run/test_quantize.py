@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from onnxq.checking import verdict
 from onnxq.drafts import tuned as drafts
 from onnxq.errors import BadOutput, Bug, CheckFailed, NothingToDo
 from onnxq.job import open_job
-from onnxq.plan import Method
+from onnxq.plan import FLOAT_IS_FASTER, Choice, Method, in_float
 from onnxq.runtime.session import Session
 from onnxq.schemes import SCHEMES, STATIC_SCHEMES
 
@@ -258,3 +259,12 @@ def test_a_model_that_draws_numbers_is_never_the_same(tmp_path: Path) -> None:
 
 def test_what_only_stores_weights_and_is_slower_is_told() -> None:
     assert "every kernel is one of float" in verdict.why_slow(onnxq.Plan("auto", "ort-cpu"))
+
+
+def test_who_gets_little_from_one_target_is_told_of_the_other() -> None:
+    fast, slow = (Choice(word, "Conv", Method.STATIC, "int8", elements=9) for word in ("fast", "slow"))
+    slow = dataclasses.replace(in_float(slow, FLOAT_IS_FASTER), node="slow")
+    plain = Choice("sum", "Add", Method.KEEP, reason=FLOAT_IS_FASTER)
+    told = verdict.with_library(onnxq.Plan("w8a8", "ort-cpu", {"slow": slow, "sum": plain}), "onnxq")
+    assert "for 1 node with weights" in told and "-t onnxq" in told
+    assert not verdict.with_library(onnxq.Plan("w8a8", "ort-cpu", {"fast": fast, "slow": slow, "sum": plain}), "onnxq")
