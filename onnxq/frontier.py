@@ -169,7 +169,7 @@ def _found(request: Request, points: int, progress_file: Path | None, *, latency
     job = opened(request, writes=False)
     with remembering(request, job), contextlib.ExitStack() as kept:
         job, ranges, trials = calibrated(request, job)
-        plans = candidates_of(request, job, ranges)
+        plans = candidates_of(request, job, ranges, trials)
         job = with_evidence(request, job, kept, ranges, plans)
         job.tell_gaps()
         bench = bench_of(request, job, ranges, trials)

@@ -172,7 +172,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
     with remembering(request, job), contextlib.ExitStack() as kept:
         job, balance = with_balance(request, job)
         job, ranges, trials = calibrated(request, job)  # 4
-        plans = candidates_of(request, job, ranges)
+        plans = candidates_of(request, job, ranges, trials)
         job = with_evidence(request, job, kept, ranges, plans)
         if ranges is not NO_RANGES or job.evidence:  # else the check tells
             job.tell_gaps()

@@ -13,6 +13,7 @@ from onnxq.checking import labeled
 from onnxq.checking.models import Check
 from onnxq.checking.score import Evaluate, Metric, Score
 from onnxq.drafts.benches import bench_for
+from onnxq.drafts.taken_there import taken_there
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.job import Job
 from onnxq.output.write import own_data
@@ -97,10 +98,11 @@ def forms_of(request: Request) -> list[Form]:
     return forms(request.formats, targets.get(request.target), fast=fast, has_data=has_data, thorough=thorough)
 
 
-def candidates_of(request: Request, job: Job, ranges: Ranges) -> list[Plan]:
-    """The whole model in each of these forms."""
+def candidates_of(request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> list[Plan]:
+    """The whole model in each of these forms, as far as the runtime that it is for takes it."""
     found = forms_of(request)
-    return candidates(job, found, ranges) if found else []
+    plans = candidates(job, found, ranges) if found else []
+    return [taken_there(dataclasses.replace(job, plan=plan), ranges, trials) for plan in plans]
 
 
 def bench_of(request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> PlanBench:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,12 +13,14 @@ import tiny
 from click.testing import CliRunner
 from tiny import normal
 
-from onnxq import Recipe, quantize
+from onnxq import Recipe, pipeline, quantize
 from onnxq.checking import saved, verdict
 from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.rules import check_rules
 from onnxq.cli import main
 from onnxq.conversion.convert import convert
+from onnxq.drafts import budgeted
+from onnxq.errors import CheckFailed
 from onnxq.pipeline import Result
 from onnxq.plan import Choice, Method, Plan
 from onnxq.progress import QUIET
@@ -252,21 +256,45 @@ DOUBLE = """g (double[n, 48] x) => (double[n, 96] y, float[n, 48] z) {
 }"""
 
 
+def joined_or_double(folder: Path, body: str) -> tuple[Path, list[dict[str, np.ndarray]]]:
+    """The model, and eight samples."""
+    constants = {"w": normal(48, 48), "u": normal(48, 24, seed=1), "v": normal(24, 96, seed=2)}
+    constants |= {"wide": normal(24, 96, seed=3).astype(np.float64), "half": np.array(24)}
+    model = tiny.model(body, {name: x for name, x in constants.items() if name in body})
+    rng, kind = np.random.default_rng(0), np.float64 if "double" in body else np.float32
+    return tiny.save(model, folder), [{"x": rng.standard_normal((4, 48)).astype(kind)} for _ in range(8)]
+
+
 @pytest.mark.parametrize(("body", "left"), [(JOINED, {"y"}), (DOUBLE, {"z", "y"})], ids=["joined", "double"])
 def test_what_openvino_reads_in_float_alone_stays_there(tmp_path: Path, body: str, left: set[str]) -> None:
     """It refused the whole file."""
     pytest.importorskip("openvino")
-    constants = {"w": normal(48, 48), "u": normal(48, 24, seed=1), "v": normal(24, 96, seed=2)}
-    constants |= {"wide": normal(24, 96, seed=3).astype(np.float64), "half": np.array(24)}
-    model = tiny.model(body, {name: x for name, x in constants.items() if name in body})
-    is_double = "double" in body
-    rng = np.random.default_rng(0)
-    data = [{"x": rng.standard_normal((4, 48)).astype(np.float64 if is_double else np.float32)} for _ in range(8)]
-    done = quantize(
-        tiny.save(model, tmp_path), tmp_path / "q.onnx", Recipe("w8a8", keep_slow=True), target="openvino", data=data
-    )
+    model, data = joined_or_double(tmp_path, body)
+    done = quantize(model, tmp_path / "q.onnx", Recipe("w8a8", keep_slow=True), target="openvino", data=data)
     assert {choice.node for choice in done.plan if choice.method is not Method.STATIC} == left
     assert any(choice.reason.startswith("else OpenVINO refuses the model: ") for choice in done.plan)
     found = done.check
     assert found is not None and found.elsewhere is not None and found.elsewhere.was_run
     assert min(found.sqnr, found.elsewhere.sqnr) > 30
+
+
+@pytest.mark.parametrize(("body", "left"), [(JOINED, {"y"}), (DOUBLE, {"z", "y"})], ids=["joined", "double"])
+def test_a_search_does_not_try_what_openvino_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, left: set[str]
+) -> None:
+    """Whatever it finds in the end: none of these is faster than float."""
+    pytest.importorskip("openvino")
+    model, data = joined_or_double(tmp_path, body)
+    tried: list[Plan] = []
+
+    def candidates(*arguments: Any) -> list[Plan]:
+        tried.extend(budgeted.candidates_of(*arguments))
+        return tried
+
+    monkeypatch.setattr(pipeline, "candidates_of", candidates)
+    with contextlib.suppress(CheckFailed):
+        quantize(
+            model, tmp_path / "q.onnx", target="openvino", data=data * 4, budget="latency=0.9", formats=["int8", "w8a8"]
+        )
+    static = {choice.node for plan in tried for choice in plan.those(Method.STATIC)}
+    assert static and not static & left
