@@ -161,10 +161,7 @@ def import_weights(
     _require_fit(path, checkpoint, told, tensors.absent, how)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
     plan = _plan(loaded, found, place, _scheme(layers), given)
-    rewritten = rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True)
-    table = {"version": __version__, "target": target, "imported": told.prefixes} | said_of_floats(rewritten)
-    rewritten.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
-    rewritten.producer_name, rewritten.producer_version = "onnxq", __version__
+    rewritten = _signed(rewrite(loaded, plan, NO_RANGES, recipe, place, is_final=True), target, told)
     with write.staging(destination) as folder:
         staged = folder / destination.name
         progress.start("writing", write.nbytes_to_write(rewritten))
@@ -173,6 +170,14 @@ def import_weights(
         proof = kept_to.told(_check(loaded, plan, recipe, staged, environment)) if check else None
         guard.publish(staged, destination)
     return Imported(destination, plan, told, proof, before, nbytes)
+
+
+def _signed(model: ir.Model, target: str, told: Match) -> ir.Model:
+    """The model, which says by what it was made, and of which parts of the checkpoint."""
+    table = {"version": __version__, "target": target, "imported": told.prefixes} | said_of_floats(model)
+    model.metadata_props["onnxq"] = json.dumps(table, sort_keys=True)
+    model.producer_name, model.producer_version = "onnxq", __version__
+    return model
 
 
 def _layers(tensors: Checkpoint, how: ImportOptions) -> list[Layer]:
