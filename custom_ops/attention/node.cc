@@ -227,14 +227,15 @@ struct AttentionOp {
   static constexpr std::array<Parameter, 4> inputs = {{{type}, {type}, {type}, {type, kOptional}}};
   static constexpr std::array<Parameter, 1> outputs = {{{type}}};
 
-  // Of the usual kind alone: q, k and v of the same heads, and a mask of no more.
+  // Of the usual kind alone: q and v of the same heads, and k and a mask that cannot have more.
   static void infer(const OrtApi* api, const OrtShapeInferContext* context) {
     Shape y = inferred_input(api, context, kQ);
-    const Shape v = inferred_input(api, context, kV), mask = inferred_input(api, context, kMask);
+    const Shape k = inferred_input(api, context, kK), v = inferred_input(api, context, kV);
+    const Shape mask = inferred_input(api, context, kMask);
     const size_t rank = y.dims.size();
     const int64_t joined = inferred_attribute(api, context, "joined", 0);
     const size_t most = joined ? rank + 1 : rank;  // a mask's
-    if (rank < 2 || v.dims.size() != rank || mask.dims.size() > most || (joined && joined != kAllJoined)) {
+    if (rank < 2 || k.dims.size() != rank || v.dims.size() != rank || mask.dims.size() > most || (joined && joined != kAllJoined)) {
       return;
     }
     for (size_t d = 0; d + 2 < rank; ++d) {
@@ -242,8 +243,19 @@ struct AttentionOp {
         return;
       }
     }
-    if (y.dims[rank - 2] == 1) {
-      return;  // a mask may have more rows
+    const size_t of_mask = mask.dims.size(), rest = joined ? 3 : 2;  // its dimensions behind those that y has in front
+    const auto has_more = [&](const Shape& shape, size_t d, size_t at) {
+      return shape.dims[d] != 1 && (shape.dims[d] != y.dims[at] || shape.names[d] != y.names[at]);
+    };
+    bool more = of_mask >= 2 && has_more(mask, of_mask - 2, rank - 2);
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      more = more || has_more(k, d, d);
+    }
+    for (size_t d = 0; d + rest < of_mask; ++d) {
+      more = more || has_more(mask, d, d + rank - 2 - (of_mask - rest));  // counted from the last of them
+    }
+    if (more) {
+      return;
     }
     y.dims[rank - 1] = v.dims[rank - 1];
     y.names[rank - 1] = v.names[rank - 1];

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+
+import onnx_ir as ir
 
 from onnxq import formats, targets
 from onnxq.checking.models import Check
@@ -35,7 +38,7 @@ def judged(job: Job, plan: Plan, proof: Check) -> Check:
         proof = proof.noting("int8 operators stay onnxruntime's own, which were faster here than regions")
     if (target := job.target.with_library) and native.path() is not None and (advice := with_library(plan, target)):
         proof = proof.noting(advice)
-    if job.target.has_onnxq_ops and (price := without_library(plan, proof)):
+    if job.target.has_onnxq_ops and (price := without_library(job.model, plan, proof)):
         proof = proof.noting(price)
     return proof
 
@@ -121,11 +124,15 @@ def with_library(plan: Plan, target: str) -> str:
     )
 
 
-def without_library(plan: Plan, proof: Check) -> str:
+def without_library(model: ir.Model, plan: Plan, proof: Check) -> str:
     """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
     products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
 
-    in_integers = sum(_format(choice).is_integer for choice in products)
+    owners = {node.name: node.graph for node in graph.nodes(model)}
+    weights = [(owners.get(choice.node), choice.shares or choice.node) for choice in products]
+    readers = Counter(weights)  # where there are several, the weight becomes floats
+    alone = [choice for choice, weight in zip(products, weights, strict=True) if readers[weight] == 1]
+    in_integers = sum(_format(choice).is_integer for choice in alone)
     costs = []
     if in_integers:
         costs.append(f"onnxruntime's own MatMulNBits computes {amount(in_integers, 'product')}")

@@ -7,7 +7,7 @@ in any onnxruntime.
 model. One body serves all shapes: sizes come from the attributes of the node and the shapes of its inputs. The
 overload names the variant:
 
-    MatMulNBits        FORMAT[_zp][_bias][_exact]
+    MatMulNBits        FORMAT[_zp][_bias][_exact|_shared]
     DenseMatMul        FORMAT[_bias][_plus|_times][_exact][_relu|_gelu|_gelu_tanh|_silu]
     GatherNBits        FORMAT[_zp]
     Attention          softmax[_mask][_exact][_turnedRANK|_joinedPARTS]
@@ -75,6 +75,7 @@ class Variant:
             that name has. Of a DenseMatMul its activation function. Of a Recurrent the standard operator, and the last
             words of the inputs behind the weights that it has, and `clip`.
         mask: whether an attention has that input.
+        shared: whether other products read the weight of this one too, for the body alone.
         other: what a DenseMatMul does with its last input: nothing, `plus` or `times`.
     """
 
@@ -86,11 +87,12 @@ class Variant:
     moved: str = ""
     mask: bool = False
     other: str = ""
+    shared: bool = False
 
     @property
     def overload(self) -> str:
         inputs = ["zp" * self.zero_points, "bias" * self.bias, "mask" * self.mask, self.other]
-        words = [self.format, *inputs, "exact" * self.exact, self.moved]
+        words = [self.format, *inputs, "exact" * self.exact, "shared" * self.shared, self.moved]
         return "_".join(word for word in words if word)
 
     @property

@@ -1,9 +1,13 @@
 """MatMulNBits: y [..., N] = x [..., K] · wᵀ + bias, the weight packed in tiles (`layouts.onnxq_tiles`).
 
 An integer format is decoded by DequantizeLinear on blocks: stock onnxruntime folds what is in front of it and fuses the
-rest to its own kernel of 4 or 8 bits, which rounds activations to int8. An `exact` product, and one in a format that
-has a table of levels, is decoded by Mul, which onnxruntime folds: the weight is float from then on. A Concat of x alone
-keeps a DequantizeLinear in front of x apart: onnxruntime fuses two into MatMulIntegerToFloat, which knows no blocks.
+rest to its own kernel of 4 or 8 bits, which rounds activations to int8. An `exact` product, one whose weight others
+read (`shared`: codes that several nodes read are not fused, but unpacked in every run), and one in a format that has a
+table of levels, is decoded by Mul, which onnxruntime folds: the weight is float from then on.
+
+A Concat of x alone keeps a DequantizeLinear in front of x apart: onnxruntime fuses two into MatMulIntegerToFloat, which
+knows no blocks. One of the sum keeps a Relu, Clip or Add behind apart, with which onnxruntime would make one kernel in
+float (`passes/fusing/part_products.py`).
 """
 
 from __future__ import annotations
@@ -31,13 +35,17 @@ def lines(v: Variant) -> list[str]:
     if v.zero_points:
         text += _turned("zero_points")
     text += [f"x32 = Cast <to = {FLOAT}> (x)"]
-    if v.decoded.is_integer and not v.exact:
+    is_fused = v.decoded.is_integer and not (v.exact or v.shared)
+    if is_fused:
         text += [*_dequantized(v), "apart = Concat <axis = -1> (x32)", "product = MatMul (apart, w)"]
     else:
         text += [*kernel_values(v, "codes", "zero_points_n", axis=0), *scaled(axis=0), "product = MatMul (x32, w)"]
+    made = "product"
     if v.bias:
-        text += [f"bias32 = Cast <to = {FLOAT}> (bias)", "sum = Add (product, bias32)"]
-    return [*text, f"y = CastLike ({'sum' if v.bias else 'product'}, x)", "}"]
+        made, text = "sum", [*text, f"bias32 = Cast <to = {FLOAT}> (bias)", "sum = Add (product, bias32)"]
+    if is_fused:
+        made, text = "alone", [*text, f"alone = Concat <axis = -1> ({made})"]
+    return [*text, f"y = CastLike ({made}, x)", "}"]
 
 
 def _turned(name: str) -> list[str]:

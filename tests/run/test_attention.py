@@ -288,6 +288,26 @@ def test_node_and_body_agree(shapes: tuple[tuple[int, ...], ...], turned: bool) 
             np.testing.assert_allclose(y, wanted, atol=1e-5 if dtype == np.float32 else 5e-3, rtol=1e-2)
 
 
+@needs_library
+@pytest.mark.parametrize("more", ["k", "mask"])
+def test_sizes_that_only_a_run_tells(more: str) -> None:
+    """One sequence and several masks: memory was planned for one, and the run refused."""
+    dims = {"q": ("B", "H", 5, 8), "k": ("B", "H", 9, 8), "v": ("B", "H", 9, 8), "mask": ("B", 1, 5, 9)}
+    model = node(Variant(own_ops.ATTENTION, "softmax", mask=True, exact=True, moved="turned4"), dims, 1, 0.3)
+    model.graph.input[[*dims].index(more)].type.tensor_type.shape.dim[0].dim_param = "M"
+    model.graph.node.insert(0, helper.make_node("Neg", ["q0"], ["q"]))
+    model.graph.node.extend([helper.make_node("MatMul", ["y", "w"], ["t"]), helper.make_node("Abs", ["t"], ["z"])])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"))
+    model.graph.input[0].name, model.graph.output[0].name = "q0", "z"
+    shapes = {name: (3 if name == more else 1, 1 if name == "mask" else 2, *dims[name][2:]) for name in dims}
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays["q0"] = -arrays.pop("q")
+    bare = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, arrays)[0]
+    np.testing.assert_allclose(onnxq.session(model.SerializeToString()).run(None, arrays)[0], bare, atol=1e-5)
+    assert bare.shape == (3, 2, 5, 8)
+
+
 @pytest.mark.parametrize("joined", [15, 1, 2, 4, 8, 9, 12], ids=str)
 @pytest.mark.parametrize("masked", [False, True], ids=["", "mask"])
 def test_joined_heads(joined: int, masked: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import tiny
@@ -189,6 +190,40 @@ def test_what_it_costs_without_the_library_is_said(tmp_path: Path) -> None:
         assert any(f"without onnxq's library, {'onnxruntime' if word == 'uint4' else 'the'}" in n for n in check.notes)
         assert any(note in text for text in check.notes)
         assert (check.bare_sqnr > 18) == (native.path() is not None)
+
+
+#: What onnxruntime would fuse with a product in float, and then unpack the weight in every run.
+AROUND = {
+    "relu": "m = MatMul (x, w)  r = Relu (m)  y = Tanh (r)",
+    "biased": "m = MatMul (x, w)  s = Add (m, b)  r = Relu (s)  y = Tanh (r)",
+    "clip": "m = MatMul (x, w)  r = Clip (m, low, high)  y = Tanh (r)",
+    "residual": "m = MatMul (x, w)  s = Add (m, x)  y = Tanh (s)",
+    "shared": "m = MatMul (x, w)  t = Tanh (m)  n = MatMul (t, w)  y = Tanh (n)",
+    "branches": """y = If (c) <then_branch = one () => (float[M,64] p) { p = MatMul (x, w) },
+                               else_branch = two () => (float[M,64] q) { n = Neg (x)  q = MatMul (n, w) }>""",
+}
+
+
+@pytest.mark.parametrize("word", ["uint4", "int8"])
+@pytest.mark.parametrize("around", AROUND)
+def test_no_weight_is_unpacked_in_every_run_without_the_library(around: str, word: str, tmp_path: Path) -> None:
+    """A Relu behind a product made it ten times slower than float."""
+    body = AROUND[around]
+    constants = {"w": normal(64, 64), "b": normal(64, seed=1)}
+    constants |= {"low": np.array(-1, np.float32), "high": np.array(6, np.float32)}
+    text = f"g (float[M,64] x, bool c) => (float[M,64] y) {{ {body} }}"
+    model = tiny.model(text, {name: x for name, x in constants.items() if f" {name})" in body or f" {name}," in body})
+    result = onnxq.quantize(
+        tiny.save(model, tmp_path), tmp_path / "q.onnx", Recipe(word, keep_slow=True, min_sqnr=10), target="onnxq"
+    )
+    Session(result.output, library=False, save_optimized=tmp_path / "optimized.onnx")
+    ran = tiny.ops(ir.load(tmp_path / "optimized.onnx"))
+    assert "DequantizeLinear" not in ran
+    products = body.count("MatMul")
+    assert ran.count("MatMulNBits") == (0 if around == "shared" else products)
+    if native.path() is not None:
+        costs = "become floats" if around == "shared" else f"computes {products} product"
+        assert result.check is not None and any(costs in note for note in result.check.notes)
 
 
 #: Each word on one or two of the targets that run here; the sweep takes the rest.
