@@ -110,8 +110,7 @@ def export(
     sampling = Sampling.of(data, stored.MOST)
     if isinstance(sampling.source, (str, Path)) and Path(sampling.source).exists():
         sources.append(Path(sampling.source))
-    for source in sources:
-        place.check_destination(destination, source, force, MANIFEST)
+    seen = place.check_destination(destination, sources, force, MANIFEST)
     word = _target(path, loaded, target)
     has_own = any(node.domain == own_ops.DOMAIN for node in graph.nodes(loaded))
     with write.staging(destination) as folder:
@@ -136,7 +135,7 @@ def export(
         manifest.files[README] = entry_of(staged / README)
         write_manifest(staged, manifest)
         nbytes = sum(entry.bytes for entry in manifest.files.values())
-        place.publish(staged, destination)
+        place.publish(staged, destination, seen)
     return Exported(destination, manifest, nbytes, tuple(notes))
 
 

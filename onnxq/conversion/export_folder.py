@@ -62,7 +62,7 @@ def export_folder(
     path, environment = Path(model), environment or Environment()
     folder, guard = Path(output) if output is not None else Path(f"{path.stem}.{to}"), environment.guard
     loaded, _ = files.read(path, environment)
-    place.check_destination(folder, path, guard.force)
+    seen = place.check_destination(folder, [path], guard.force)
     guard.replaces(folder)
     restore_products(loaded, channels=True)
     require_codes(path, loaded)
@@ -96,7 +96,7 @@ def export_folder(
             written.append(folder / CONFIG)
         done = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
         place.write_report(staged, json.dumps(done))
-        place.publish(staged, folder)
+        place.publish(staged, folder, seen)
     return Exported(rows, (origin,), tuple(written))
 
 

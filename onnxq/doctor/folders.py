@@ -144,7 +144,7 @@ def mend_folder(
     found = open_folder(folder, variants=True)
     samplings, notes = options_of_part.samplings_of([part.name for part in found.parts], sampling)
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.mended")
-    place.check_destination(destination, found.path, environment.guard.force)
+    seen = place.check_destination(destination, [found.path], environment.guard.force)
     environment.guard.reads(*options_of_part.files_of(None if sampling is None else sampling.source))
     environment.guard.replaces(destination)
     with write.staging(destination) as scratch:
@@ -174,7 +174,7 @@ def mend_folder(
         placing.copy_others(found, staged)
         result = FolderMended(destination, parts, found.left_out, tuple(notes))
         place.write_report(staged, result.to_json())
-        place.publish(staged, destination)
+        place.publish(staged, destination, seen)
     return result
 
 

@@ -59,7 +59,7 @@ def quantize_folder(
     files = layouts.files_of(found.parts, layout, scheme)
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     guard: Guard = options.pop("guard", None) or Guard(force)
-    place.check_destination(destination, found.path, guard.force)
+    seen = place.check_destination(destination, [found.path], guard.force)
     guard.reads(*options_of_part.files_of(data))
     guard.replaces(destination)
     with write.staging(destination) as scratch:
@@ -72,5 +72,5 @@ def quantize_folder(
         placing.copy_others(found, staged)
         result = run.result(destination, scheme, said + run.tell_clients(layout, scheme))
         place.write_report(staged, result.to_json())
-        place.publish(staged, destination)
+        place.publish(staged, destination, seen)
     return result

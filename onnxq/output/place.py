@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from onnxq.errors import BadOutput
@@ -19,20 +21,29 @@ REPORT = "onnxq.json"
 #: The C library's function by which two folders exchange their names; Linux has one.
 EXCHANGE = "renameat2"
 
+#: What tells a folder from what it becomes when anything is put into it, or taken out: its files and folders, and of
+#: files number, length and time. Nothing of a folder that is empty, or not there.
+Seen = frozenset[tuple[str, int, int, int]]
 
-def check_destination(output: Path, source: Path, force: bool, report: str = REPORT) -> None:
+
+def check_destination(output: Path, sources: Iterable[Path], force: bool, report: str = REPORT) -> Seen:
     """Refuse early what could not be written later.
 
     Args:
         report: the file by which a folder is known to have been written by onnxq.
 
+    Returns:
+        What is there, which is all that `publish` may replace.
+
     Raises:
-        BadOutput: the output is there already (without `force`, or not written by onnxq), is or holds the source, or
+        BadOutput: the output is there already (without `force`, or not written by onnxq), is or holds a source, or
             lies in it.
     """
-    here, there = (Path(os.path.realpath(each)) for each in (output, source))
-    if here == there or here.is_relative_to(there) or there.is_relative_to(here):
-        raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
+    here = Path(os.path.realpath(output))
+    for source in sources:
+        there = Path(os.path.realpath(source))
+        if here.is_relative_to(there) or there.is_relative_to(here):
+            raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
     if not here.parent.is_dir():
         raise BadOutput(f"the folder '{output.parent}' does not exist")
     if not os.access(here.parent, os.W_OK):
@@ -41,18 +52,41 @@ def check_destination(output: Path, source: Path, force: bool, report: str = REP
         raise BadOutput(f"'{output}' is not a folder; choose another name with -o")
     if Path.cwd().is_relative_to(here):
         raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
-    if output.exists() and any(output.iterdir()):
+    with staging.as_sentences(output):
+        seen = _seen(output)
+    if seen:
         if not (output / report).is_file():
             raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
             raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")
+    return seen
 
 
-def publish(staged: Path, output: Path) -> None:
+def _seen(folder: Path) -> Seen:
+    def refuse(error: OSError) -> None:
+        raise error  # else a folder that cannot be read is like an empty one
+
+    found = []
+    for where, folders, files in os.walk(folder, onerror=refuse) if folder.exists() else ():
+        found += [(os.path.join(where, name), 0, 0, 0) for name in folders]
+        for path in (os.path.join(where, name) for name in files):
+            with contextlib.suppress(FileNotFoundError):
+                of = os.lstat(path)
+                found.append((path, of.st_ino, of.st_size, of.st_mtime_ns))
+    return frozenset(found)
+
+
+def publish(staged: Path, output: Path, seen: Seen) -> None:
     """Move a folder that lies in the staging folder of `output` into place; what was there before goes.
 
     A reader finds the old folder or the new one. Where the system cannot exchange two folders in one step, it finds
     none for the moment between two renames; a process that is killed in that leaves the old one as `OUTPUT.old-…`.
+
+    Args:
+        seen: what `check_destination` found there, which may go.
+
+    Raises:
+        BadOutput: something else is there by now.
     """
     for where, _, files in os.walk(staged):
         faults.point("folder.sync")
@@ -60,10 +94,16 @@ def publish(staged: Path, output: Path) -> None:
             staging.sync(Path(where, name))
         staging.sync_folder(Path(where))
     faults.point("folder.move")
-    if not output.exists():
-        os.rename(staged, output)
-    elif not _exchanged(staged, output):  # or the old one is in the staging folder now, with which it is removed
-        _replace(staged, output)
+    try:
+        os.rename(staged, output)  # which of folders replaces empty ones only
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        if output.is_symlink() or not output.is_dir() or _seen(output) != seen:
+            what = "was changed" if seen else "came into being"
+            raise BadOutput(f"'{output}' {what} meanwhile, and stays as it is; choose another name with -o") from None
+        if not _exchanged(staged, output):  # or the old one is in the staging folder now, with which it is removed
+            _replace(staged, output)
     faults.point("folder.moved")
     staging.sync_folder(output.parent)
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,10 +19,14 @@ from folder_models import SHARED, X, decoder, encoder, files, put, quantize, rul
 
 import onnxq
 from onnxq import pipeline
+from onnxq.bundles.export import export
 from onnxq.cli import main
+from onnxq.conversion.export_folder import export_folder
+from onnxq.doctor.folders import mend_folder
 from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe, CheckFailed, NothingToDo
+from onnxq.files.guard import Guard
 from onnxq.folders.data_files import write_together
-from onnxq.job import open_job
+from onnxq.job import Environment, open_job
 from onnxq.model.weights import find_weights
 from onnxq.output import place
 
@@ -195,7 +200,7 @@ def test_a_failure_leaves_nothing(pair: Path, monkeypatch: pytest.MonkeyPatch) -
             raise CheckFailed("the outputs reach 1.0 dB")
         return quantize_model(model, *arguments, **options)
 
-    def disk_full(staged: Path, output: Path) -> None:
+    def disk_full(staged: Path, output: Path, seen: place.Seen) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:
@@ -220,7 +225,7 @@ def test_a_folder_is_replaced_as_a_whole_and_only_if_it_is_ours(pair: Path, monk
     rename = os.rename
 
     def fail_once(a: Path, b: Path) -> None:
-        if Path(b) == out and ".old-" not in Path(a).name:
+        if Path(b) == out and not out.exists() and ".old-" not in Path(a).name:
             raise OSError(5, "cannot")
         rename(a, b)
 
@@ -236,6 +241,66 @@ def test_a_folder_is_replaced_as_a_whole_and_only_if_it_is_ours(pair: Path, monk
     (out / "onnxq.json").unlink()
     with pytest.raises(BadOutput, match="holds files that onnxq did not write"):
         quantize(pair, force=True)
+
+
+@pytest.mark.parametrize("command", ["quantize", "doctor", "bundle", "checkpoint"])
+@pytest.mark.parametrize("seen", ["nothing", "a file", "another", "empty", "ours", "ours, and more"])
+def test_what_came_into_being_meanwhile_stays(
+    pair: Path, monkeypatch: pytest.MonkeyPatch, command: str, seen: str
+) -> None:
+    """What a run may replace is what it saw there when it began, with --force or without."""
+    out, model, force = pair.parent / "out", pair / "encoder_model.onnx", seen.startswith("ours")
+    environment = Environment(guard=Guard(force))
+
+    def begin() -> object:
+        match command:
+            case "quantize":
+                return quantize(pair, force=force)
+            case "doctor":
+                return mend_folder(pair, out, environment=environment)
+            case "bundle":
+                return export(model, out, force=force, check=False)
+        weights = pair.parent / "w.onnx"
+        onnxq.quantize(model, weights, "w4a16", force=True)
+        return export_folder(weights, "torchao", out, environment=environment)
+
+    whole = place.publish
+
+    def meanwhile(*arguments: Any) -> None:
+        match seen:
+            case "a file":
+                out.write_text("precious")
+            case "another" | "empty":
+                out.mkdir()
+        if seen in ("another", "ours, and more"):
+            (out / "thesis.txt").write_text("precious")
+        whole(*arguments)
+
+    if force:
+        begin()
+    monkeypatch.setattr(place, "publish", meanwhile)
+    if seen in ("nothing", "empty", "ours"):
+        begin()
+        assert len(files(out)) > 1
+        return
+    with pytest.raises(BadOutput, match="meanwhile, and stays as it is"):
+        begin()
+    assert (out if out.is_file() else out / "thesis.txt").read_text() == "precious"
+    assert (len(files(out)) > 1) is force and not list(pair.parent.glob(".onnxq-*"))
+
+
+def test_of_two_runs_that_write_one_folder_the_second_is_refused(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = place.publish
+
+    def both(*arguments: Any) -> None:
+        monkeypatch.setattr(place, "publish", whole)
+        quantize(pair)
+        whole(*arguments)
+
+    monkeypatch.setattr(place, "publish", both)
+    with pytest.raises(BadOutput, match=r"'.*out' came into being meanwhile"):
+        quantize(pair)
+    assert "encoder_model.onnx" in files(pair.parent / "out")
 
 
 def test_destinations_that_cannot_be(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
