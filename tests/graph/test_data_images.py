@@ -31,6 +31,8 @@ def test_images(tmp_path: Path, photo: NDArray[np.uint8]) -> None:
     (sample,) = open_data(tmp_path, IMAGE, p)
     wanted = ((photo / 255 - p.mean) / p.std).transpose(2, 0, 1)[None]
     np.testing.assert_allclose(sample["image"], wanted, rtol=0, atol=1e-6)
+    (sample,) = open_data(tmp_path, IMAGE, parse_preprocessing("channels=bgr mean=0.1,0.2,0.3 std=0.5,0.6,0.7"))
+    np.testing.assert_allclose(sample["image"], wanted[:, ::-1], rtol=0, atol=1e-6)  # numbers are of R, G and B
     bgr_last = Preprocessing(scale=1, channels="bgr", layout="nhwc")
     (sample,) = open_data(tmp_path, (Input("image", F32, (1, 4, 6, 3)),), bgr_last)
     np.testing.assert_array_equal(sample["image"], photo[None, :, :, ::-1])

@@ -51,6 +51,11 @@ PROCESSORS = {
     "BEiT": ("BeitImageProcessor", {"size": {"height": 24, "width": 24}, "do_center_crop": False}),
     "MobileNetV2": ("MobileNetV2ImageProcessor", {"size": {"shortest_edge": 32}, "crop_size": 28}),
     "MobileViT": ("MobileViTImageProcessor", {"size": {"shortest_edge": 32}, "crop_size": 28}),
+    "MobileViT, with means that it never takes": (
+        "MobileViTImageProcessor",
+        {"size": {"shortest_edge": 32}, "crop_size": 28, "do_normalize": True}
+        | {"image_mean": [0.1, 0.5, 0.9], "image_std": [0.2, 0.3, 0.4]},
+    ),
     "SegFormer": ("SegformerImageProcessor", {"size": {"height": 24, "width": 24}}),
     "SigLIP": ("SiglipImageProcessor", {"size": {"height": 24, "width": 24}}),
     "DETR": ("DetrImageProcessor", {"size": {"shortest_edge": 24, "longest_edge": 30}, "do_pad": False}),
@@ -185,6 +190,19 @@ def test_odd_images(tmp_path: Path, kind: str) -> None:
 def test_sixteen_bits_become_eight(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4), 0x8080, np.uint16)).save(tmp_path / "i.png")
     np.testing.assert_array_equal(only(tmp_path), np.full((1, 3, 4, 4), 128, np.float32))
+
+
+def test_of_32_bits_small_numbers_are_pixels_of_8_bits(tmp_path: Path) -> None:
+    for most, wanted in ((255, 200), (0xFFFF, 1)):
+        Image.fromarray(np.array([[200, most]] * 2, np.int32)).save(tmp_path / "i.tif")
+        assert only(tmp_path, Preprocessing(scale=1, resize=False))[0, 0, 0].tolist() == [wanted, 255]
+    for wrong in (-300, 1 << 16):
+        Image.fromarray(np.array([[200, wrong]], np.int32)).save(tmp_path / "i.tif")
+        with pytest.raises(BadData, match="holds 32-bit integers, whose range it does not say"):
+            only(tmp_path)
+    (tmp_path / "i.tif").unlink()
+    Image.fromarray(np.full((4, 4), 257, np.uint16)).save(tmp_path / "i.png")
+    assert (only(tmp_path) == 1).all()  # of 16 bits, which a PNG says
 
 
 def test_images_are_turned_upright(tmp_path: Path) -> None:

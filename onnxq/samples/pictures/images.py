@@ -21,6 +21,7 @@ class Preprocessing:
     """pixel (0…255) → (pixel / scale − mean) / std, after resizing.
 
     Attributes:
+        mean, std: one number, or one for each of R, G and B in this order, whatever `channels` is.
         size: (height, width) to resize to; None: the model's own, which must then be fixed.
         crop: resize the shorter side to `size` · 256/224 and cut the centre, as ImageNet models expect.
         resample: how pixels between pixels are found.

@@ -117,7 +117,7 @@ def _image(found: dict[str, Any], type: str, path: Path) -> Preprocessing:
     cut = _pair(found.get("crop_size", cut)) if found.get("do_center_crop", cut is not None) else None
     scale = 1 / float(found.get("rescale_factor", 1 / 255)) if found.get("do_rescale", True) else 1.0
     mean, std = (found.get(key) or each for key, each in zip(("image_mean", "image_std"), usual or _HALF, strict=True))
-    if not found.get("do_normalize", usual is not None):
+    if usual is None or not found.get("do_normalize", True):  # or of one that never does, whatever its file says
         mean, std = (0.0,), (1.0,)
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     if not (are_means(mean) and are_deviations((*std, scale))):

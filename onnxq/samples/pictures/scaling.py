@@ -38,7 +38,8 @@ def _pillow() -> Any:
 
 
 def open_picture(picture: Picture, where: str, mode: str) -> Any:
-    """An image of Pillow's, upright, in `mode`: RGB or L. Transparency is dropped, 16 bits become 8.
+    """An image of Pillow's, upright, in `mode`: RGB or L. Transparency is dropped, 16 bits become 8;
+    so do 32, in which numbers up to 255 are pixels of 8 bits, and larger ones of 16.
 
     Raises:
         BadData: it cannot be read, or its numbers have no range.
@@ -49,12 +50,15 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
             if opened.width * opened.height > MOST_PIXELS:
                 raise BadData(f"{where} has {opened.width}×{opened.height} pixels: more than are read")
             opened.load()
-            if opened.mode == "F" or (opened.mode == "I" and max(map(abs, opened.getextrema())) > 0xFFFF):
+            least, most = opened.getextrema() if opened.mode == "I" else (0, 0)
+            if opened.mode == "F" or least < 0 or most > 0xFFFF:
                 kind = "floating-point numbers" if opened.mode == "F" else "32-bit integers"
                 raise BadData(f"{where} holds {kind}, whose range it does not say: make it an image of 8 or 16 bits")
             image = pil.ImageOps.exif_transpose(opened)
             if image.mode == "I" or image.mode.startswith("I;16"):
-                image = pil.Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
+                # Of 32 bits, as a few libraries write images of any kind. A PNG has 16, also where Pillow says "I".
+                unit = 1 if image.mode == "I" and most <= 0xFF and opened.format != "PNG" else 257
+                image = pil.Image.fromarray((np.asarray(image).astype(np.float64) / unit).round().astype(np.uint8))
             return image.convert(mode)
     except BadData:
         raise
@@ -98,13 +102,13 @@ class PictureInputs:
         p = self.preprocessing
         image = self._resized(open_picture(picture, where, "L" if p.channels == "gray" else "RGB"), where)
         x: NDArray = np.asarray(image, np.float32).reshape(image.height, image.width, -1)
-        if p.channels == "bgr":
-            x = x[:, :, ::-1]
         for word, numbers in (("mean", p.mean), ("std", p.std)):
             if len(numbers) not in (1, x.shape[2]):
                 raise BadRecipe(f"--preprocess: {word} has {len(numbers)} numbers, the image {x.shape[2]} channels")
         if self.input.dtype.kind == "f":
             x = (x / np.float32(p.scale) - np.array(p.mean, np.float32)) / np.array(p.std, np.float32)
+        if p.channels == "bgr":  # after means, which are said in the order of R, G, B whatever the model's is
+            x = x[:, :, ::-1]
         x = x if self.layout == "nhwc" else x.transpose(2, 0, 1)
         shape = self.input.shape or ()
         batch = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else 1
