@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import unicodedata
@@ -192,8 +193,9 @@ def _holds(folder: Path, path: Path) -> bool:
         return False
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return True
-    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-    return any(os.path.exists(file) and os.path.samefile(file, path) for file in files)
+    files = (os.path.join(place, name) for place, _, names in limits.walk(folder) for name in names)
+    looked_at = itertools.islice(files, limits.FOLDER_ENTRIES)
+    return any(os.path.exists(file) and os.path.samefile(file, path) for file in looked_at)
 
 
 def _check_folder(path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ DENSE_ELEMENTS = 1 << 28
 OVERLAP, OVERLAP_BYTES = 16, 1 << 28
 #: Of one name in a model, or of a tensor.
 NAME_BYTES = 1 << 14
+#: Entries of a folder of samples that are looked at.
+FOLDER_ENTRIES = 1_000_000
 #: Of an image before and after resizing.
 PIXELS = 1 << 26
 #: Of a member of an archive, and how many times longer than in the archive it may be.
@@ -135,6 +138,22 @@ def read_text(path: str | Path, what: str, most: int = TEXT_BYTES, error: type[O
         raise error(f"{what}'{path}' cannot be read: it is not text in UTF-8") from None
     except OSError as why:
         raise error(f"{what}'{path}' cannot be read: {why.strerror}") from None
+
+
+def walk(
+    folder: str | Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk` gives a folder of samples: in the order of names, through links too, each folder once, however
+    often links lead to it."""
+    known = set()
+    for where, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
+        found = os.stat(where)
+        if (found.st_dev, found.st_ino) in known:
+            folders.clear()
+            continue
+        known.add((found.st_dev, found.st_ino))
+        folders.sort()
+        yield where, folders, names
 
 
 def fault_of_name(name: str) -> str:

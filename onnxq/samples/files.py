@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,8 +35,6 @@ KINDS = {
     "tables": TABLE_SUFFIXES,
 }
 SUFFIXES = set().union(*KINDS.values())
-#: Entries of a folder that are looked at.
-MOST_FILES = 1_000_000
 #: Characters that certainly make a token, and of a line at most, if it has more.
 _CHARACTERS, _LINE = 8, 1 << 11
 _MOST_JSON = 1 << 26
@@ -77,19 +74,17 @@ def _is_regular(path: Path) -> bool:
 
 
 def _everything_in(folder: Path) -> Iterator[Path]:
-    """Files and folders, without what is below a hidden one.
+    """Files and folders, also where links lead to, without what is below a hidden one.
 
     Raises:
         BadData: that is more than anybody's samples; or a folder cannot be read, whose samples would be missed.
     """
-    count = 0
-    for where, folders, names in os.walk(folder, onerror=_refuse):
+    count, most = 0, limits.FOLDER_ENTRIES
+    for where, folders, names in limits.walk(folder, _refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in (*folders, *names):
-            if (count := count + 1) > MOST_FILES:
-                raise BadData(
-                    f"the folder '{folder}' holds more than {MOST_FILES:,} files: name the one with the samples"
-                )
+            if (count := count + 1) > most:
+                raise BadData(f"the folder '{folder}' holds more than {most:,} files: name the one with the samples")
             yield Path(where, name)
 
 

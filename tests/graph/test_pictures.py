@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, BadOutput
+from onnxq.files import limits
+from onnxq.files.guard import Guard
 from onnxq.runtime.session import Input
 from onnxq.samples import files
 from onnxq.samples.pictures import scaling
@@ -169,6 +171,23 @@ def test_folders_by_class_are_taken_in_turns(tmp_path: Path) -> None:
     assert found == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
 
 
+def test_classes_may_be_links_to_folders_elsewhere(tmp_path: Path) -> None:
+    """What is named may hold links, which lead to each folder once; so do those that lead back."""
+    photos, elsewhere = tmp_path / "photos", tmp_path / "elsewhere"
+    corpora.images(photos / "dogs", count=2)
+    corpora.images(elsewhere / "cats", count=3)
+    (photos / "cats").symlink_to(elsewhere / "cats")
+    (photos / "cats again").symlink_to(elsewhere / "cats")
+    (elsewhere / "cats" / "back").symlink_to(photos)
+    (tmp_path / "link").symlink_to(photos)
+    for folder in (photos, tmp_path / "link"):
+        assert open_data(folder, ANY, RAW).count == 5
+    guard = Guard(force=True)
+    guard.reads(photos)
+    with pytest.raises(BadOutput, match="is read, so it cannot be the output"):
+        guard.writes(elsewhere / "cats" / "0.png")
+
+
 def _odd(kind: str) -> Any:
     red = Image.new("RGB", (4, 4), (255, 0, 0))
     if kind == "palette":
@@ -271,7 +290,7 @@ def test_numbers_without_a_range(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_more_files_than_anybody_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 3)
+    monkeypatch.setattr(limits, "FOLDER_ENTRIES", 3)
     for i in range(4):
         (tmp_path / f"{i}.png").touch()
     with pytest.raises(BadData, match="holds more than 3 files: name the one with the samples"):
