@@ -6,10 +6,12 @@ They are read in batches; a row becomes arrays, an image or a sound only when it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from onnxq.errors import BadData, MissingRuntime, first_line
 from onnxq.files import limits, room
 from onnxq.runtime.session import Feed, Input
+from onnxq.samples.fit import Label
 from onnxq.samples.texts.text import role_of
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
@@ -29,6 +32,11 @@ BATCH = 64
 _SOUND = re.compile("audio|wav|speech|sound")
 _TEXT = ("text", "sentence", "content", "question", "document")
 _LABEL = re.compile("label|target|class|^y$", re.IGNORECASE)
+#: Marks between cells, of files that are text.
+_MARKS = {".csv": ("a comma", ","), ".tsv": ("a tab", "\t")}
+#: Integers that arrays hold.
+_INTEGERS = range(-(1 << 63), 1 << 64)
+_YES_OR_NO = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
 
 def _arrow() -> Any:
@@ -41,8 +49,16 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def batches(file: Path) -> Iterator[Any]:
+def _is_text(file: Path) -> bool:
+    """Whether its cells are texts, of which those that look like numbers may be some."""
+    return file.suffix.lower() in _MARKS
+
+
+def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Record batches of a file, one after the other.
+
+    Args:
+        types: of the columns of a file that is text; without, they are what the first cells look like.
 
     Raises:
         MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
@@ -50,9 +66,10 @@ def batches(file: Path) -> Iterator[Any]:
     arrow = _arrow()
     try:
         with contextlib.ExitStack() as opened:
-            if file.suffix.lower() in (".csv", ".tsv"):
-                how = arrow.csv.ParseOptions(delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
-                found = iter(opened.enter_context(arrow.csv.open_csv(file, parse_options=how)))
+            if _is_text(file):
+                cut = arrow.csv.ParseOptions(delimiter=_MARKS[file.suffix.lower()][1])
+                how = arrow.csv.ConvertOptions(column_types=types)
+                found = opened.enter_context(arrow.csv.open_csv(file, parse_options=cut, convert_options=how))
             elif file.suffix.lower() == ".parquet":
                 found = opened.enter_context(arrow.parquet.ParquetFile(file)).iter_batches(BATCH)
             else:
@@ -86,6 +103,59 @@ def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
     yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
+def schema_of(file: Path) -> Any:
+    """What columns a table has, and of what types; None: it has no rows.
+
+    Of a file that is text, columns are what their first cells look like, wherever they are.
+
+    Raises:
+        MissingRuntime, BadData: see `batches`.
+    """
+    first = next(batches(file), None)
+    if first is None or not _is_text(file):
+        return None if first is None else first.schema
+    arrow, schema = _arrow(), first.schema
+    empty = {i for i, field in enumerate(schema) if arrow.types.is_null(field.type)}
+    for i, field in enumerate(schema):
+        if arrow.types.is_binary(field.type):  # text that is not UTF-8, as is said where it is read
+            schema = schema.set(i, field.with_type(arrow.string()))
+    names = [field.name for field in schema]
+    rest = batches(file, dict.fromkeys(names, "binary") | {names[i]: "string" for i in empty})
+    while empty and (batch := next(rest, None)) is not None:
+        for i in sorted(empty):
+            word = next((x for x in batch.column(i).unique().to_pylist() if not _is_empty(x)), None)
+            if word is not None:
+                kind = arrow.string() if _number(word) is None else arrow.float64()
+                schema = schema.set(i, schema.field(i).with_type(kind))
+                empty.discard(i)
+    return schema
+
+
+@functools.cache
+def _empty() -> frozenset[str]:
+    return frozenset(_arrow().csv.ConvertOptions().null_values)
+
+
+def _is_empty(word: str) -> bool:
+    """Whether a cell of a text that should be a number holds none."""
+    return word.strip() in _empty()
+
+
+def _number(word: str) -> int | float | None:
+    """What a cell of a text says; None: no number."""
+    word = word.strip()
+    if word in _YES_OR_NO:
+        return _YES_OR_NO[word]
+    if "_" in word:  # which Python allows between digits
+        return None
+    with contextlib.suppress(ValueError):
+        if (found := int(word)) in _INTEGERS:
+            return found
+    with contextlib.suppress(ValueError):
+        return float(word)
+    return None
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a table make what.
@@ -94,6 +164,8 @@ class Columns:
         given: named like inputs.
         row: numbers that are one input together, in their order.
         picture, sound, text: the column for the inputs that are left.
+        types: as which columns of a file that is text are read: those that make something as text, the others as
+            bytes; None: the file knows.
     """
 
     given: tuple[str, ...] = ()
@@ -101,10 +173,17 @@ class Columns:
     picture: str | None = None
     sound: str | None = None
     text: str | None = None
+    types: Mapping[str, str] | None = None
 
     @property
     def kinds(self) -> set[str]:
         return {kind for kind in ("picture", "sound", "text") if getattr(self, kind) is not None}
+
+    def typed(self, schema: Any, file: Path) -> Columns:
+        """With the types of all columns, where these have to be said."""
+        used = {*self.given, *self.row, self.picture, self.sound, self.text}
+        types = {name: "string" if name in used else "binary" for name in schema.names}
+        return dataclasses.replace(self, types=types) if _is_text(file) else self
 
 
 def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
@@ -120,13 +199,14 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
     sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]
     strings = [name for name, type in types.items() if str(type) in ("string", "large_string")]
-    texts = [name for name in _TEXT if name in strings] or strings
+    named = types if _is_text(file) else strings  # where numbers are texts too
+    texts = [name for name in _TEXT if name in named] or strings
     numbers = [n for n, type in types.items() if re.match(r"u?int\d|float|double|halffloat|bool|decimal", str(type))]
     (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
     if times > 1:
         raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice")
-    mark = {".csv": "a comma", ".tsv": "a tab"}.get(file.suffix.lower())
-    if mark and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
+    if _is_text(file) and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
+        mark = _MARKS[file.suffix.lower()][0]
         raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
     made = Columns(
         given,
@@ -136,16 +216,27 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         texts[0] if texts and any(role_of(i) for i in rest) else None,
     )
     if given or made.kinds or len(rest) != 1 or not numbers:
-        return made
+        return made.typed(schema, file)
     width = rest[0].shape[-1] if rest[0].shape else None
-    if isinstance(width, int) and len(numbers) == width + 1:  # with the answer among them
-        numbers = [name for name in numbers if not _LABEL.search(name)]
+    numbers = _without_answer(numbers, width if isinstance(width, int) else None)
     if isinstance(width, int) and len(numbers) != width:
         raise BadData(
             f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
             "out the others, or name columns like the model's inputs"
         )
-    return Columns(row=tuple(numbers))
+    return Columns(row=tuple(numbers)).typed(schema, file)
+
+
+def _without_answer(numbers: list[str], width: int | None) -> list[str]:
+    """The columns of a row without the one that says the right answer: where there is one too many, or, of a model
+    that takes any number, one that is called so."""
+    called = [name for name in numbers if _LABEL.fullmatch(name)]
+    if width is None:
+        return [name for name in numbers if name not in called] or numbers
+    if len(numbers) != width + 1:
+        return numbers
+    called = called or [name for name in numbers if _LABEL.search(name)]
+    return [name for name in numbers if name not in called]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -202,21 +293,47 @@ def _beside(folder: Path, name: str, what: str) -> Path:
 
 def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], where: str) -> Feed:
     """The inputs that columns hold."""
-    found = {n: shaped(_array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
+    array = _array if columns.types is None else _of_text
+    found = {n: shaped(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
     if columns.row:
         (rest,) = (i for name, i in inputs.items() if name not in columns.given)
-        numbers = [float(_array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
+        numbers = [float(array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
         found[rest.name] = shaped(np.array(numbers), rest)
     return found
+
+
+def _of_text(value: Any, what: str, i: Input) -> NDArray:
+    """Of a cell that is a text: itself, or the number that it says, whichever the input takes."""
+    word = value.as_py()
+    if i.dtype.kind == "O" and not isinstance(i, Label):
+        return np.array(word, object)
+    if _is_empty(word):
+        _require_missing(what, i)
+        return np.array(float("nan"))
+    found = _number(word)
+    if found is None and not isinstance(i, Label):
+        raise BadData(f"{what} is {word!r:.60}, and '{i.name}' takes numbers")
+    return np.array(word, object) if found is None else np.array(found)
+
+
+def _require_missing(what: str, i: Input) -> None:
+    """
+    Raises:
+        BadData: an input takes nothing that may be missing, as trees take it of floats.
+    """
+    if i.dtype.kind in "iub":
+        raise BadData(f"{what} is empty, and '{i.name}' takes no such number")
 
 
 def _array(value: Any, what: str, i: Input) -> NDArray:
     """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
     shape: list[int] = []
     is_list = "list" in str(value.type).partition("<")[0]
-    if not value.is_valid and (is_list or i.dtype.kind in "iub"):  # a float may be missing, as trees take it
-        raise BadData(f"{what} is empty" + ("" if is_list else f", and '{i.name}' takes no such number"))
+    if not value.is_valid and (is_list or (i.dtype.kind == "O" and not isinstance(i, Label))):
+        raise BadData(f"{what} is empty")
     if not is_list:
+        if not value.is_valid:
+            _require_missing(what, i)
         return _cell(value, what)
     values = value.values
     shape.append(len(values))

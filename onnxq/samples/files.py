@@ -212,13 +212,13 @@ def _tables(
     files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
 ) -> Callable[[], Iterator[Read]]:
     by_name = {i.name: i for i in inputs}
-    first = next(columns.batches(files[0]), None)
-    if first is None:
+    schema = columns.schema_of(files[0])
+    if schema is None:
         raise BadData(f"'{files[0]}' holds no rows")
-    used = columns.columns_of(first.schema, inputs, files[0])
+    used = columns.columns_of(schema, inputs, files[0])
     named = used.given if not used.row else tuple(by_name)
     if not named and not used.kinds:
-        names = ", ".join(first.schema.names[:6])
+        names = ", ".join(schema.names[:6])
         raise BadData(f"'{files[0]}' has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
     maker = make(used.kinds, named)
 
@@ -231,7 +231,7 @@ def _tables(
             for name in (used.picture, used.sound)
         )
         text = None if used.text is None else batch.column(used.text)[row].as_py()
-        if used.text is not None and not text:
+        if used.text is not None and text is None:
             raise BadData(f"{where}: column '{used.text}' is empty")
         return Record(where, text, picture, sound, arrays=arrays)
 
@@ -239,8 +239,8 @@ def _tables(
         numbers = itertools.count()
         for file in files:
             rows = itertools.count()
-            for batch in columns.batches(file):
-                if batch.schema.names != first.schema.names:
+            for batch in columns.batches(file, used.types):
+                if batch.schema.names != schema.names:
                     raise BadData(f"'{file}' has other columns than '{files[0]}'")
                 for row in range(batch.num_rows):
                     lazy = functools.partial(record, file, next(rows), batch, row)

@@ -124,7 +124,7 @@ _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
     """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
     if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
-        raise BadData(f"{what} has type {x.dtype}, the model expects {dtype}")
+        raise BadData(f"{what} has type {_name(x.dtype)}, the model expects {_name(dtype)}")
     if x.dtype == dtype:
         return x
     with np.errstate(over="ignore"):
@@ -139,6 +139,10 @@ def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
 def _kind(dtype: np.dtype) -> str:
     """numpy's letter for a kind of numbers, with bfloat16 among the floats."""
     return "f" if dtype == ml_dtypes.bfloat16 else dtype.kind
+
+
+def _name(dtype: np.dtype) -> str:
+    return "text" if dtype.kind in "OUS" else str(dtype)
 
 
 def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], where: str) -> None:

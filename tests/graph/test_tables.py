@@ -76,6 +76,81 @@ def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: in
     assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[i + 0.5] * 3] for i in range(5)]
 
 
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ("p,q,r,label", "pqr"),
+        ("Target,p,q,r", "pqr"),
+        ("p,q,passenger class", "pqc"),
+        ("class,y", "cy"),
+    ],
+)
+def test_a_model_of_any_width_does_not_get_the_answer(tmp_path: Path, header: str, wanted: str) -> None:
+    numbers = {name: ord(name[-1] if name in "pqry" else "c") for name in header.split(",")}
+    (tmp_path / "t.csv").write_text(f"{header}\n{','.join(map(str, numbers.values()))}\n")
+    (sample,) = open_data(tmp_path / "t.csv", (Input("x", F32, (None, None)),))
+    assert sample["x"].tolist() == [list(map(ord, wanted))]
+
+
+@pytest.mark.parametrize("first", ["0", "", "NA", "true", "nan"])
+def test_a_column_is_not_only_what_its_first_cells_are(tmp_path: Path, first: str) -> None:
+    """Whole numbers, or nothing, for a megabyte, and something else then."""
+    (tmp_path / "t.csv").write_text("p,q,r\n" + f"{first},1,2\n" * 300_000 + "0.5,0.25,2\n")
+    data = open_data(tmp_path / "t.csv", ROW)
+    found = [next(iter(data))["x"][0, 0], *next(data.after(300_000))["x"][0]]
+    np.testing.assert_array_equal(found, [{"0": 0, "true": 1}.get(first, np.nan), 0.5, 0.25, 2])
+    (tmp_path / "t.csv").write_text("p,q,r\n" + f"{first},1,2\n" * 300_000 + "0.5,a b,2\n")
+    with pytest.raises(BadData, match=r"t\.csv', row 300000: 'q' is 'a b', and 'x' takes numbers"):
+        next(open_data(tmp_path / "t.csv", ROW).after(300_000))
+
+
+def test_integers_keep_all_digits(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"n\n{2**62 + 1}\n{'9' * 30}\n")
+    data = open_data(tmp_path / "t.csv", (Input("n", I64, (None, 1)),))
+    assert next(iter(data))["n"] == 2**62 + 1
+    with pytest.raises(BadData, match="has type float64, the model expects int64"):
+        next(data.after(1))
+
+
+@pytest.mark.parametrize("cells", [("02134", "94103"), ("NA", ""), ("true", "2024-01-01"), ("1_0", "\u00e9")])
+def test_texts_may_look_like_anything(tmp_path: Path, cells: tuple[str, str]) -> None:
+    (tmp_path / "t.csv").write_text("age,zip\n1,{}\n2,{}\n".format(*cells), encoding="utf-8")
+    inputs = (Input("age", F32, (None, 1)), Input("zip", np.dtype(np.object_), (None, 1)))
+    assert tuple(s["zip"].item() for s in open_data(tmp_path / "t.csv", inputs)) == cells
+
+
+def test_numbers_are_no_texts_where_the_file_knows(tmp_path: Path) -> None:
+    inputs = (Input("zip", np.dtype(np.object_), (None, 1)),)
+    with pytest.raises(BadData, match="'zip' has type int64, the model expects text"):
+        list(open_data(write(pa.table({"zip": [2134]}), tmp_path / "t.parquet"), inputs))
+    with pytest.raises(BadData, match="row 0: 'zip' is empty"):
+        list(open_data(write(pa.table({"zip": [None, "a"]}), tmp_path / "t.parquet"), inputs))
+
+
+def test_a_column_of_no_utf8_is_said_where_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("age,note,city\n1,\xe9,\xe9\n".encode("latin-1"))
+    age, city = Input("age", F32, (None, 1)), Input("city", np.dtype(np.object_), (None, 1))
+    assert [s["age"] for s in open_data(tmp_path / "t.csv", (age,))] == [1]
+    with pytest.raises(BadData, match=r"column #2: .*UTF8"):
+        list(open_data(tmp_path / "t.csv", (age, city)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "n,text\n1,lazy dog\n2,\n"),
+        ("u.csv", "n,text\n1,\n2,lazy dog\n"),
+        ("t.jsonl", '{"text": "lazy dog"}\n{"text": ""}\n'),
+    ],
+)
+def test_a_text_may_be_empty(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    inputs = (Input("input_ids", I64, ("b", "s")),)
+    how = reading_of(None, corpora.tokenizer(tmp_path / "tok", special=True), 16)
+    found = sorted(s["input_ids"].size for s in open_data(tmp_path / name, inputs, how))
+    assert found == [2, 4]
+
+
 def test_columns_of_a_csv_are_inputs_of_their_own(tmp_path: Path) -> None:
     """As of scikit-learn's pipelines, text among them."""
     (tmp_path / "t.tsv").write_text("age\tcity\n3\tRome\n4\tOslo\n")
@@ -146,7 +221,7 @@ def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
     seen = []
     monkeypatch.setattr(columns, "BATCH", 4)
     real = columns.batches
-    monkeypatch.setattr(columns, "batches", lambda file: (seen.append(b.num_rows) or b for b in real(file)))
+    monkeypatch.setattr(columns, "batches", lambda *file: (seen.append(b.num_rows) or b for b in real(*file)))
     data = open_data(write(pa.table({"x": numbers(50).tolist()}), tmp_path / "t.parquet"), ROW).limited(5)
     seen.clear()
     assert len(list(data)) == 5
