@@ -27,6 +27,7 @@ from onnxq.cli._options import (
 from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
 from onnxq.drafts.budgeted import progress_of
 from onnxq.errors import BadRecipe, amount
+from onnxq.files.guard import may_write_in
 from onnxq.preference import SEARCHES
 from onnxq.searching.budget import parse_budget
 from onnxq.searching.meter import is_progress
@@ -75,8 +76,11 @@ def search(model: Path, **options: Any) -> None:
         )
     if options["output"]:
         guard.writes(options["output"])
-    progress_file = progress_of(options["output"] or Path(model.name))
-    guard.writes(progress_file, "-o", is_progress)
+    progress_file: Path | None = progress_of(options["output"] or Path(model.name))
+    if options["output"] is None and not may_write_in(Path()):
+        progress_file = None  # nothing was to be written here: the search is not stopped for what only a next one needs
+    else:
+        guard.writes(progress_file, "-o", is_progress)
     with Bars(console(stderr=True)) as bars:
         found = frontier.search(
             model,

@@ -205,14 +205,19 @@ def _check_folder(path: Path) -> None:
         raise BadOutput(f"'{path}' is a folder; name a file in it")
     if not path.parent.is_dir():
         raise BadOutput(f"the folder '{path.parent}' does not exist")
-    folder = os.stat(path.parent)
-    is_made_up = not folder.st_size and limits.is_of_the_kernel(folder.st_dev)  # to which root may write, so it is said
-    if is_made_up or not os.access(path.parent, os.W_OK):
+    if not may_write_in(path.parent):
         raise BadOutput(f"the folder '{path.parent}' cannot be written to; choose another place")
     if path.is_symlink() and path.suffix != ".onnx":  # a model takes the place of a link, all else that of its target
         target = os.path.realpath(path)
         if os.path.islink(target) or not os.path.isdir(os.path.dirname(target)):
             raise BadOutput(f"'{path}' is a link that leads nowhere; choose another place")
+
+
+def may_write_in(folder: Path) -> bool:
+    """Whether files may be put into a folder that is there."""
+    found = os.stat(folder)
+    is_made_up = not found.st_size and limits.is_of_the_kernel(found.st_dev)  # to which root may write, so it is said
+    return not is_made_up and os.access(folder, os.W_OK)
 
 
 def _is_printed_to(path: Path) -> bool:

@@ -133,7 +133,7 @@ def read_text(path: str | Path, what: str, most: int = TEXT_BYTES, error: type[O
         raise error(f"{what}'{path}' is longer than {most >> 20} MB")
     try:
         with open_file(path, error, what) as file:
-            return file.read(most + 1).decode("utf-8")
+            return file.read(most + 1).decode("utf-8-sig")  # editors on Windows begin files with a mark
     except UnicodeDecodeError:
         raise error(f"{what}'{path}' cannot be read: it is not text in UTF-8") from None
     except OSError as why:

@@ -45,6 +45,10 @@ def test_all_of_toml(written) -> None:
     assert isinstance(load_recipe(path).min_sqnr, float)
 
 
+def test_the_mark_that_editors_on_windows_begin_files_with(written) -> None:
+    assert load_recipe(written('\ufeffscheme = "w8a8"\n')) == Recipe("w8a8")
+
+
 def test_an_empty_recipe_is_the_default(written) -> None:
     assert load_recipe(written("")) == Recipe()
 

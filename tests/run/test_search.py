@@ -309,5 +309,14 @@ def test_what_a_search_on_the_command_line_lacks(folder: Path) -> None:
         assert done.exit_code == 1 and said in done.output and done.output.count("\n") == 1
 
 
+def test_a_search_that_writes_nothing_needs_no_place_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/proc/self" if sys.platform == "linux" else "/")
+    line = ["search", str(folder / "model.onnx"), "--data", str(folder / "plain.npz"), "--points", "2", "--json"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0 and json.loads(done.stdout)["points"], done.output
+    done = CliRunner().invoke(main, [*line, "-o", "plan.json", "--at", "bits=4"])
+    assert done.exit_code == 1 and "cannot be written to" in done.output
+
+
 def test_the_model_that_is_searched_is_what_onnx_runs(folder: Path) -> None:
     onnx.checker.check_model(onnx.load(folder / "model.onnx"))
