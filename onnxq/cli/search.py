@@ -76,10 +76,9 @@ def search(model: Path, **options: Any) -> None:
         )
     if options["output"]:
         guard.writes(options["output"])
-    progress_file: Path | None = progress_of(options["output"] or Path(model.name))
-    if options["output"] is None and not may_write_in(Path()):
-        progress_file = None  # nothing was to be written here: the search is not stopped for what only a next one needs
-    else:
+    progress_file = None
+    if options["output"] or may_write_in(Path()):  # else only a next search would miss what is kept
+        progress_file = progress_of(options["output"] or Path(model.name))
         guard.writes(progress_file, "-o", is_progress)
     with Bars(console(stderr=True)) as bars:
         found = frontier.search(

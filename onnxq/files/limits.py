@@ -147,7 +147,10 @@ def walk(
     often links lead to it."""
     known = set()
     for where, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
-        found = os.stat(where)
+        try:
+            found = os.stat(where)
+        except FileNotFoundError:  # by now
+            continue
         if (found.st_dev, found.st_ino) in known:
             folders.clear()
             continue
