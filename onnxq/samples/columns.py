@@ -165,7 +165,7 @@ class Columns:
         row: numbers that are one input together, in their order.
         picture, sound, text: the column for the inputs that are left.
         types: as which columns of a file that is text are read: those that make something as text, the others as
-            bytes; None: the file knows.
+            bytes.
     """
 
     given: tuple[str, ...] = ()
@@ -173,17 +173,16 @@ class Columns:
     picture: str | None = None
     sound: str | None = None
     text: str | None = None
-    types: Mapping[str, str] | None = None
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def kinds(self) -> set[str]:
         return {kind for kind in ("picture", "sound", "text") if getattr(self, kind) is not None}
 
-    def typed(self, schema: Any, file: Path) -> Columns:
-        """With the types of all columns, where these have to be said."""
+    def typed(self, schema: Any) -> Columns:
+        """With the types of all columns."""
         used = {*self.given, *self.row, self.picture, self.sound, self.text}
-        types = {name: "string" if name in used else "binary" for name in schema.names}
-        return dataclasses.replace(self, types=types) if _is_text(file) else self
+        return dataclasses.replace(self, types={n: "string" if n in used else "binary" for n in schema.names})
 
 
 def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
@@ -216,7 +215,7 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         texts[0] if texts and any(role_of(i) for i in rest) else None,
     )
     if given or made.kinds or len(rest) != 1 or not numbers:
-        return made.typed(schema, file)
+        return made.typed(schema)
     width = rest[0].shape[-1] if rest[0].shape else None
     numbers = _without_answer(numbers, width if isinstance(width, int) else None)
     if isinstance(width, int) and len(numbers) != width:
@@ -224,7 +223,7 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
             f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}), '{rest[0].name}' takes {width}: leave "
             "out the others, or name columns like the model's inputs"
         )
-    return Columns(row=tuple(numbers)).typed(schema, file)
+    return Columns(row=tuple(numbers)).typed(schema)
 
 
 def _without_answer(numbers: list[str], width: int | None) -> list[str]:
@@ -291,9 +290,9 @@ def _beside(folder: Path, name: str, what: str) -> Path:
     return Path(found)
 
 
-def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], where: str) -> Feed:
+def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], file: Path, where: str) -> Feed:
     """The inputs that columns hold."""
-    array = _array if columns.types is None else _of_text
+    array = _of_text if _is_text(file) else _array
     found = {n: shaped(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
     if columns.row:
         (rest,) = (i for name, i in inputs.items() if name not in columns.given)

@@ -225,7 +225,7 @@ def _tables(
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
         where = f"'{file}', row {number}"
         with room.limited():
-            arrays = columns.arrays_in(batch, row, used, by_name, where)
+            arrays = columns.arrays_in(batch, row, used, by_name, file, where)
         picture, sound = (
             None if name is None else columns.file_in(batch, row, name, file.parent, where)
             for name in (used.picture, used.sound)

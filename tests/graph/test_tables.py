@@ -104,6 +104,15 @@ def test_a_column_is_not_only_what_its_first_cells_are(tmp_path: Path, first: st
         next(open_data(tmp_path / "t.csv", ROW).after(300_000))
 
 
+def test_kinds_of_tables_in_one_folder(tmp_path: Path) -> None:
+    inputs = (Input("n", I64, (None, 1)), Input("s", np.dtype(np.object_), (None, 1)))
+    for name in ("a.csv", "c.tsv"):
+        (tmp_path / name).write_text("n,s\n1,2\n".replace(",", "\t" if name == "c.tsv" else ","))
+    for name in ("b.parquet", "0.parquet"):
+        write(pa.table({"n": [1], "s": ["2"]}), tmp_path / name)
+        assert {(s["n"].item(), s["s"].item()) for s in open_data(tmp_path, inputs)} == {(1, "2")}
+
+
 def test_integers_keep_all_digits(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"n\n{2**62 + 1}\n{'9' * 30}\n")
     data = open_data(tmp_path / "t.csv", (Input("n", I64, (None, 1)),))
