@@ -33,6 +33,8 @@ RESTORED = "onnxq.restored"
 MODULE = "onnxq.module"
 #: Key of the metadata in which torch's exporter lists the modules around a node, the operation last, in Python's words.
 SCOPES = "pkg.torch.onnx.name_scopes"
+#: Key of the metadata in which it says what was called, with what.
+CALL = "pkg.torch.onnx.fx_node"
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -1,13 +1,13 @@
 """BatchNorms of a checkpoint that the model has in its kernels: they are folded into those of the checkpoint too.
 
 Exporters make γ · (conv(x) − mean) / √(var + ε) + β one kernel and one bias, and may leave them the kernel's name.
-Names tell which BatchNorms may belong to a kernel (modules beside its own), the model's numbers which one does, and all
-of those of a module together which ε they have (`epsilons.py`).
+Where they do not say which (`told.py`), names tell which BatchNorms may belong to a kernel (modules beside its own), the
+model's numbers which one does, and all of those of a module together which ε they have (`epsilons.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,16 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching.folded import epsilons
+from onnxq.checkpoints.matching.folded import epsilons, told
 from onnxq.checkpoints.matching.folded.epsilons import EPSILONS, USUAL
-from onnxq.checkpoints.matching.folded.pairs import Kernel, Pair, pairs, place_of
-from onnxq.checkpoints.matching.names import module_by_name
+from onnxq.checkpoints.matching.folded.pairs import Kernel, Pair, pairs, place_of, told_pairs
+from onnxq.checkpoints.matching.names import Renaming, module_by_name
 from onnxq.checkpoints.matching.plain import by_ends
 from onnxq.checkpoints.stored import key, names_with
 from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import module_of
 from onnxq.model.weights import weights_of
 from onnxq.passes.normalize.fold_batchnorm import outputs_of
 
@@ -42,7 +43,8 @@ class Folded:
 
     Attributes:
         placed: tensors that kernels and biases of the model were made of.
-        withheld: tensors of kernels that stay as they are, for it is not known which BatchNorm belongs to them.
+        withheld: tensors of kernels that stay as they are, for it is not known which BatchNorm belongs to them, and of
+            these.
         misfits: a sentence about those, if any.
         notes: a sentence about what numbers do not tell, where it hardly matters.
     """
@@ -53,7 +55,7 @@ class Folded:
     notes: list[str] = field(default_factory=list)
 
 
-def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> Folded:
+def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming = Renaming()) -> Folded:
     """Give kernels the numbers of the checkpoint's kernels and BatchNorms together.
 
     Args:
@@ -63,15 +65,16 @@ def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         BadModel: a number is not finite, or too large for the constant's type.
     """
     done = Folded()
-    norms = _norms(model, tensors, renamed)
+    norms = {name for name in names_with(tensors, "running_mean") if _has_statistics(name, tensors)}
     if not norms:
         return done
     names = Names(model)
-    kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed)]
-    found = pairs(kernels, norms, tensors)
-    left = epsilons.decide([pair.kernel.module for pair in found], [pair.channels() for pair in found])
-    apart = [pair.between(each) for pair, each in zip(found, left, strict=True)]
-    known = list(zip(found, left, apart, strict=True))
+    kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed, norms)]
+    found = told_pairs(kernels, tensors)
+    lost = [norm for norm in _lost(model, tensors, renamed, norms) if norm not in {pair.norm for pair in found}]
+    free = _without(kernels, found)
+    found += pairs(free, lost, tensors) if lost else []
+    known = _with_epsilons(found)
     for pair, each, likeness in known:
         if likeness >= ALIKE:
             for index, numbers in enumerate(pair.made(each[0], tensors), 1):
@@ -79,16 +82,31 @@ def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
             done.placed += [name for name in _tensors(pair.kernel.module, pair.norm) if name in tensors]
     _doubt(done, [(pair, each) for pair, each, likeness in known if likeness < ALIKE])
     _note(done, [told for told in known if told[2] >= ALIKE])
-    paired, used = {id(pair.kernel) for pair in found}, {pair.norm for pair in found}
-    free = [kernel for kernel in kernels if id(kernel) not in paired]
-    _leave(done, free, [norm for norm in norms if norm not in used], tensors)
+    used = {pair.norm for pair in found}
+    _leave(done, _without(free, found), [norm for norm in lost if norm not in used], tensors)
     return done
 
 
-def _norms(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> list[str]:
-    """The modules whose statistics are no constants of the model."""
-    names = [name for name in names_with(tensors, "running_mean") if _has_statistics(name, tensors)]
-    constants = {name for owner in graph.graphs(model) for name in owner.initializers} if names else set()
+def _without(kernels: Sequence[Kernel], found: Sequence[Pair]) -> list[Kernel]:
+    paired = {id(pair.kernel) for pair in found}
+    return [kernel for kernel in kernels if id(kernel) not in paired]
+
+
+def _with_epsilons(found: Sequence[Pair]) -> list[tuple[Pair, tuple[float, ...], float]]:
+    """(pair, each ε that it may have, the likeness of what the first and the others make)."""
+    untold = [pair for pair in found if pair.kernel.epsilon is None]
+    decided = epsilons.decide([pair.kernel.module for pair in untold], [pair.channels() for pair in untold])
+    left = {id(pair): each for pair, each in zip(untold, decided, strict=True)}
+    each = [left[id(pair)] if pair.kernel.epsilon is None else (pair.kernel.epsilon,) for pair in found]
+    return [(pair, those, pair.between(those)) for pair, those in zip(found, each, strict=True)]
+
+
+def _lost(
+    model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str], norms: Collection[str]
+) -> list[str]:
+    """Those whose statistics are no constants of the model, in the order of the file."""
+    names = [name for name in names_with(tensors, "running_mean") if name in norms]
+    constants = {name for owner in graph.graphs(model) for name in owner.initializers}
     known = {
         *constants,
         *map(renamed, constants),
@@ -102,11 +120,14 @@ def _has_statistics(name: str, tensors: Mapping[str, Any]) -> bool:
     return key(name, "running_var") in tensors and isinstance(mean, np.ndarray) and mean.ndim == 1
 
 
-def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> Iterator[Kernel]:
-    if not graph.is_op(node, "Conv", "ConvTranspose", "Gemm") or len(node.inputs) < 3:
+def _kernels(
+    node: ir.Node, tensors: Mapping[str, Any], renamed: Renaming, norms: Collection[str]
+) -> Iterator[Kernel]:
+    if not graph.is_op(node, "Conv", "ConvTranspose", "Gemm"):
         return
-    bias = graph.constant(node.inputs[2])
-    if bias is None:
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None  # exporters remove zeros
+    bias = graph.constant(node.inputs[2]) if has_bias else None
+    if has_bias and bias is None:
         return
     factors = (graph.attribute_float(node, "alpha", 1.0), graph.attribute_float(node, "beta", 1.0))
     if node.op_type == "Gemm" and (factors != (1.0, 1.0) or not graph.attribute_int(node, "transB", 0)):
@@ -114,28 +135,33 @@ def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Callable[[str],
     for weight in weights_of(node, least=1):
         if weight.role.index != 1:
             continue
-        if outputs_of(node, weight.shape) != bias.size:
+        channels = outputs_of(node, weight.shape)
+        if channels is None or (bias is not None and bias.size != channels):
             continue
         own = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
         modules = [renamed(key(m, "weight")).removesuffix("weight").removesuffix(".") for m in own]
         fitting = (m for m in modules if getattr(tensors.get(key(m, "weight")), "shape", None) == weight.shape)
-        yield Kernel(weight, next(fitting, ""))
+        norm = next((each for each in renamed.modules(module_of(node)) if each in norms), "")
+        yield Kernel(weight, next(fitting, ""), channels, norm, told.epsilon(node) if norm else None)
 
 
 def give(node: ir.Node, index: int, numbers: NDArray, names: Names) -> None:
-    """Let a node read other numbers, in the same constant if nobody else reads that."""
-    value = node.inputs[index]
-    assert value is not None and value.const_value is not None and isinstance(node.graph, ir.Graph)
-    dtype = value.const_value.dtype
+    """Let a node read other numbers, in the same constant if nobody else reads that; a bias that it has none of is
+    added."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    tensor = graph.constant(node.inputs[1] if value is None else value)
+    assert tensor is not None and isinstance(node.graph, ir.Graph)
+    name, dtype = f"{node.name}_bias" if value is None else value.name or "weight", tensor.dtype
     with np.errstate(over="ignore"):
-        made = numbers.reshape(value.const_value.shape.numpy()).astype(dtype.numpy())
+        made = (numbers if value is None else numbers.reshape(tensor.shape.numpy())).astype(dtype.numpy())
     if not np.isfinite(made.astype(np.float32)).all():
-        raise BadModel(f"what the checkpoint makes of '{value.name}' is too large for {dtype.name.lower()}")
-    tensor = ir.tensor(np.ascontiguousarray(made), name=value.name)
-    if len(value.uses()) == 1:
+        raise BadModel(f"what the checkpoint makes of '{name}' is too large for {dtype.name.lower()}")
+    tensor = ir.tensor(np.ascontiguousarray(made), name=name)
+    if value is not None and len(value.uses()) == 1:
         value.const_value = tensor
     else:
-        node.replace_input_with(index, graph.add_constant(node.graph, names.fresh(value.name or "weight"), tensor))
+        node.resize_inputs(max(index + 1, len(node.inputs)))
+        node.replace_input_with(index, graph.add_constant(node.graph, names.fresh(name), tensor))
 
 
 def _tensors(module: str, norm: str) -> list[str]:
@@ -181,6 +207,7 @@ def _leave(done: Folded, kernels: list[Kernel], norms: list[str], tensors: Mappi
     places = {kernel.place for kernel in there}
     unknown = {k.channels for k in kernels if not k.module and k.weight.node.op_type != "Gemm"}
     lost = [norm for norm, place in zip(norms, wanted, strict=True) if place in places or place[1] in unknown]
+    done.withheld |= {name for norm in lost for name in _tensors("", norm)[2:]}
     if lost:
         noun, go, them = _words(lost)
         done.misfits.append(

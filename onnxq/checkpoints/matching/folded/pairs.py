@@ -1,4 +1,5 @@
-"""Which BatchNorm of a checkpoint is in which kernel of a model: modules tell which may be, numbers which one is.
+"""Which BatchNorm of a checkpoint is in which kernel of a model: the exporter says it, or modules tell which may be, and
+numbers which one is.
 
 Kernels are read once, and so are BatchNorms: of both a number for each channel is all that their likeness takes. With
 w and v the rows of a channel, of the checkpoint and of the model, |v − s·w|² = |v|² − 2·s·(v·w) + s²·|w|².
@@ -29,16 +30,25 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A product with a constant bias, and the module of the checkpoint that it is; "" if that has none."""
+    """A product with a constant bias, or none.
+
+    Attributes:
+        module: of the checkpoint, that it is; "" if that has none.
+        norm: the BatchNorm that is in it, as the exporter says; "" if it does not.
+        epsilon: of that, as the exporter says.
+    """
 
     weight: Weight
     module: str
+    channels: int
+    norm: str = ""
+    epsilon: float | None = None
 
     @property
-    def channels(self) -> int:
-        bias = graph.constant(self.weight.node.inputs[2])
-        assert bias is not None
-        return bias.size
+    def bias(self) -> Vector:
+        inputs = self.weight.node.inputs
+        tensor = graph.constant(inputs[2]) if len(inputs) > 2 else None
+        return np.zeros(self.channels) if tensor is None else tensor.numpy().astype(np.float64).reshape(-1)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -89,6 +99,8 @@ class Pair:
     kernel: Kernel
     norm: str
     _told: _Numbers
+    #: Whether the model's kernel is like this, so that it tells something of ε.
+    is_alike: bool
     gamma: Vector
     beta: Vector
     mean: Vector
@@ -108,7 +120,7 @@ class Pair:
     def channels(self) -> tuple[Vector, Vector]:
         """What `epsilons.py` asks: the variances that the model's kernel tells, and the checkpoint's."""
         energy, shared = self._told.energy, self._told.shared
-        is_told = (energy > 0) & (shared * self.gamma > 0) & (self.var > 0)
+        is_told = (energy > 0) & (shared * self.gamma > 0) & (self.var > 0) & self.is_alike
         u = np.square(self.gamma[is_told] * energy[is_told] / shared[is_told])
         return u, self.var[is_told]
 
@@ -122,6 +134,17 @@ class Pair:
             for x in (decibel(float(energy @ scale**2), float(energy @ (scale - s) ** 2)), sqnr(bias, b))
         )
         return min(found, default=MAX_DB)
+
+
+def told_pairs(kernels: Sequence[Kernel], tensors: Mapping[str, Any]) -> list[Pair]:
+    """What the exporter says of kernels that the checkpoint has; one BatchNorm may be in several."""
+    found = []
+    for kernel in kernels:
+        numbers = _numbers(kernel, tensors) if kernel.norm and kernel.module else None
+        norms = _norms([kernel.norm] if numbers else [], kernel.channels, tensors)
+        if numbers is not None and norms.names:
+            found.append(_pair(kernel, numbers, norms, 0, is_alike=bool(_likeness(numbers, norms)[0] > -np.inf)))
+    return found
 
 
 def pairs(kernels: Sequence[Kernel], norms: Sequence[str], tensors: Mapping[str, Any]) -> list[Pair]:
@@ -143,7 +166,7 @@ def pairs(kernels: Sequence[Kernel], norms: Sequence[str], tensors: Mapping[str,
     tried = [
         (kernel, told, read[place], _likeness(told, read[place]))
         for kernel, place in beside
-        if (told := _numbers(kernel, tensors)) is not None
+        if np.ptp(kernel.weight.tensor.numpy()) and (told := _numbers(kernel, tensors)) is not None
     ]
     return list(_best(tried))
 
@@ -172,7 +195,12 @@ def _best(tried: Sequence[tuple[Kernel, _Numbers, _Norms, Vector]]) -> Iterator[
         if owner not in done and norm not in used:
             done.add(owner)
             used.add(norm)
-            yield Pair(kernel, norm, told, norms.gamma[row], norms.beta[row], norms.mean[row], norms.var[row])
+            yield _pair(kernel, told, norms, row, is_alike=True)
+
+
+def _pair(kernel: Kernel, told: _Numbers, norms: _Norms, row: int, *, is_alike: bool) -> Pair:
+    four = (norms.gamma[row], norms.beta[row], norms.mean[row], norms.var[row])
+    return Pair(kernel, norms.names[row], told, is_alike, *four)
 
 
 def _read(tensors: Mapping[str, Any], module: str, part: str, default: float, channels: int) -> NDArray[np.float64]:
@@ -196,14 +224,13 @@ def _norms(names: Sequence[str], channels: int, tensors: Mapping[str, Any]) -> _
 
 
 def _numbers(kernel: Kernel, tensors: Mapping[str, Any]) -> _Numbers | None:
-    """Of a kernel that tells something."""
-    own, bias = kernel.weight.tensor.numpy().astype(np.float64), graph.constant(kernel.weight.node.inputs[2])
+    """Of a kernel whose module has a bias for each channel, or none."""
+    own = kernel.weight.tensor.numpy().astype(np.float64)
     w, before = (_read(tensors, kernel.module, part, 0.0, kernel.channels) for part in ("weight", "bias"))
-    if bias is None or before.shape != (kernel.channels,) or not np.ptp(own):
+    if before.shape != (kernel.channels,):
         return None
-    flat = bias.numpy().astype(np.float64).reshape(-1)
     energy, shared = kernel.by_channel(w**2), kernel.by_channel(w * own)
-    return _Numbers(float(np.square(own).sum()), energy, shared, flat, before)
+    return _Numbers(float(np.square(own).sum()), energy, shared, kernel.bias, before)
 
 
 def _likeness(kernel: _Numbers, norms: _Norms) -> Vector:
