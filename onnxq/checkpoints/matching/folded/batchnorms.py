@@ -207,7 +207,7 @@ def _leave(done: Folded, kernels: list[Kernel], norms: list[str], tensors: Mappi
     places = {kernel.place for kernel in there}
     unknown = {k.channels for k in kernels if not k.module and k.weight.node.op_type != "Gemm"}
     lost = [norm for norm, place in zip(norms, wanted, strict=True) if place in places or place[1] in unknown]
-    done.withheld |= {name for norm in lost for name in _tensors("", norm)[2:]}
+    done.withheld |= {name for norm in lost for name in _tensors(norm, norm)}
     if lost:
         noun, go, them = _words(lost)
         done.misfits.append(
