@@ -26,6 +26,7 @@ from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
 from onnxq.checkpoints.matching import (
     forms,
     joined,
+    leftovers,
     make_products,
     match,
     plain,
@@ -156,7 +157,7 @@ def import_weights(
     if (quantized := is_quantized(loaded)) is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
     make_products.add(loaded, how.add, layers)
-    found, given = _put_in(loaded, tensors, layers, place, how)
+    found, given = _put_in(loaded, tensors, layers, place, how, is_whole=model is not None)
     told = found.match
     _require_fit(path, checkpoint, told, tensors.absent, how)
     recipe = Recipe(FORMAT, accuracy_level=how.accuracy_level)
@@ -195,9 +196,13 @@ def _scheme(layers: Sequence[Layer]) -> str:
 
 
 def _put_in(
-    model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], place: Target, how: ImportOptions
+    model: ir.Model, tensors: Checkpoint, layers: Sequence[Layer], place: Target, how: ImportOptions, *, is_whole: bool
 ) -> tuple[Matched, set[str]]:
-    """Give the model what fits; that, and which constants of the file have other numbers by their names."""
+    """Give the model what fits; that, and which constants of the file have other numbers by their names.
+
+    Args:
+        is_whole: whether the model is what the checkpoint is of, and not made of products alone.
+    """
     is_checked = how.match != "unchecked"
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -229,8 +234,12 @@ def _put_in(
     left = stayed.beside(tensors, told.unused)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
     if not tensors.is_gguf:
-        gone = [name for name in told.unused if name not in left.same.union(left.lost)]
-        told.misfits += modules.doubts(tensors, gone, left.old)
+        known = left.same.union(left.lost)
+        doubtful = modules.doubts(tensors, [name for name in told.unused if name not in known], left.old)
+        told.misfits += doubtful.values()
+        if is_whole and not _are_added(told, how):
+            shaped = {source for name in told.bare for source in (name, renamed(name)) if source in told.unused}
+            told.misfits += leftovers.vanished(tensors, told.unused, known.union(doubtful, folded.withheld, shaped))
     _name_shapes(told, own, tensors, renamed)
     return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 
@@ -317,11 +326,15 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, 
         names = ", ".join(match.missing[:MOST]) or "none"
         why = "; ".join(problems) or "it holds no tensors of a kind that onnxq reads"
         raise BadModel(f"'{checkpoint}' has nothing for '{path}', whose products are {names}: {why}")
-    are_added = bool(how.add) and {*match.prefixes.values()} <= {*how.add}
-    if match.bare and not are_added:
+    if match.bare and not _are_added(match, how):
         problems.append(_getting(match.bare, " of the model"))
     if problems and not how.partial:
         raise BadModel(f"'{checkpoint}' does not fit '{path}': {'; '.join(problems)}; --partial imports the rest")
+
+
+def _are_added(match: Match, how: ImportOptions) -> bool:
+    """Whether all of the checkpoint is products that were added to the model."""
+    return bool(how.add) and {*match.prefixes.values()} <= {*how.add}
 
 
 def _getting(names: Sequence[str], what: str) -> str:

@@ -1,8 +1,8 @@
 """BatchNorms of a checkpoint that the model has in its kernels: they are folded into those of the checkpoint too.
 
 Exporters make γ · (conv(x) − mean) / √(var + ε) + β one kernel and one bias, and may leave them the kernel's name.
-Where they do not say which (`told.py`), names tell which BatchNorms may belong to a kernel (modules beside its own), the
-model's numbers which one does, and all of those of a module together which ε they have (`epsilons.py`).
+Where they do not say which (`told.py`), names tell which BatchNorms may belong to a kernel (modules beside its own),
+the model's numbers which one does, and all of those of a module together which ε they have (`epsilons.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MOST = 4
 #: What helps.
 EXPORT = "export it with {} (torch.onnx.export: dynamo=True, optimize=False)"
 Vector = NDArray[np.float64]
+_AS_IT_IS = Renaming()
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Folded:
     notes: list[str] = field(default_factory=list)
 
 
-def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming = Renaming()) -> Folded:
+def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming = _AS_IT_IS) -> Folded:
     """Give kernels the numbers of the checkpoint's kernels and BatchNorms together.
 
     Args:
@@ -120,9 +121,7 @@ def _has_statistics(name: str, tensors: Mapping[str, Any]) -> bool:
     return key(name, "running_var") in tensors and isinstance(mean, np.ndarray) and mean.ndim == 1
 
 
-def _kernels(
-    node: ir.Node, tensors: Mapping[str, Any], renamed: Renaming, norms: Collection[str]
-) -> Iterator[Kernel]:
+def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Renaming, norms: Collection[str]) -> Iterator[Kernel]:
     if not graph.is_op(node, "Conv", "ConvTranspose", "Gemm"):
         return
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None  # exporters remove zeros
@@ -184,7 +183,7 @@ def _doubt(done: Folded, doubtful: Sequence[tuple[Pair, tuple[float, ...]]]) -> 
     for pair, _ in doubtful:
         done.withheld |= {*_tensors(pair.kernel.module, pair.norm)}
     if doubtful:
-        noun, go, them = _words(doubtful)
+        noun, go, them = words_of(doubtful)
         told = listed([pair.norm for pair, _ in doubtful], MOST)
         which = {epsilon for _, left in doubtful for epsilon in left}
         either = _either([epsilon for epsilon in EPSILONS if epsilon in which])
@@ -209,12 +208,13 @@ def _leave(done: Folded, kernels: list[Kernel], norms: list[str], tensors: Mappi
     lost = [norm for norm, place in zip(norms, wanted, strict=True) if place in places or place[1] in unknown]
     done.withheld |= {name for norm in lost for name in _tensors(norm, norm)}
     if lost:
-        noun, go, them = _words(lost)
+        noun, go, them = words_of(lost)
         done.misfits.append(
             f"the {noun} {listed(lost, MOST)} {go} nowhere: the model has {them} folded into kernels that are not "
             f"like the checkpoint's; {EXPORT.format(them)}"
         )
 
 
-def _words(norms: Sized) -> tuple[str, str, str]:
+def words_of(norms: Sized) -> tuple[str, str, str]:
+    """How a sentence calls so many."""
     return ("BatchNorm", "goes", "it") if len(norms) == 1 else ("BatchNorms", "go", "them")

@@ -2,13 +2,13 @@
 
 1. A constant that has its old numbers is computed with one that has new ones, before anything that is not constant.
 2. A tensor goes nowhere, and its module reads a constant that has its old numbers.
-3. A tensor goes nowhere, and its module reads what was given such a tensor of another module, or a node does of
-   which nobody says the module: exporters keep equal constants once.
+3. A tensor goes nowhere, and its module reads what was given such a tensor of another module: exporters keep equal
+   constants once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,42 +68,35 @@ class Modules:
     def __init__(self, model: ir.Model, sources: Mapping[str, str], renamed: Renaming) -> None:
         self._given: dict[str, dict[str, str]] = {}
         self._read: dict[str, dict[str, None]] = {}
-        self._homeless: dict[str, str] = {}
-        known = set[str]()
         for node in graph.nodes(model):
             module = module_of_reader(node)
             for value in node.inputs:
                 name = "" if value is None else value.name or ""
                 if not name or graph.constant(value) is None:
                     continue
-                if name in sources and module:
-                    known.add(name)
-                elif name in sources:
-                    self._homeless[name] = sources[name]
                 for place in renamed.modules(module):
                     self._read.setdefault(place, {})[name] = None
                     if name in sources:
                         self._given.setdefault(place, {})[name] = sources[name]
-        self._homeless = {name: source for name, source in self._homeless.items() if name in known}
 
-    def doubts(self, tensors: Mapping[str, Any], unused: Collection[str], old: Collection[str]) -> list[str]:
-        """Sentences about tensors that go nowhere.
+    def doubts(self, tensors: Mapping[str, Any], unused: Collection[str], old: Collection[str]) -> dict[str, str]:
+        """Sentences about tensors that go nowhere, by name.
 
         Args:
             old: constants that have the numbers which they had in the file, and the checkpoint nothing like them.
         """
-        return [told for name in unused for told in self._doubts(name, tensors, old)]
+        return {name: told for name in unused if (told := self._doubt(name, tensors, old))}
 
-    def _doubts(self, name: str, tensors: Mapping[str, Any], old: Collection[str]) -> Iterator[str]:
+    def _doubt(self, name: str, tensors: Mapping[str, Any], old: Collection[str]) -> str:
         found = tensors[name]
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "fV" or not found.size:
-            return
+            return ""
         module, _, word = name.partition(".parametrizations.")[0].rpartition(".")
-        for constant, source in (self._given.get(module, {}) | self._homeless).items():
+        for constant, source in self._given.get(module, {}).items():
             same = source.rpartition(".")[2] == word and source != name
             if same and getattr(tensors.get(source), "shape", None) == found.shape:
-                yield f"'{name}' goes nowhere: the model has one constant, '{constant}', for that and '{source}'"
-                return
+                return f"'{name}' goes nowhere: the model has one constant, '{constant}', for that and '{source}'"
         left = [constant for constant in self._read.get(module, ()) if constant in old]
         if left and not is_of_buffers(real(name, found).astype(np.float32)):
-            yield f"'{name}' goes nowhere, and its module reads '{left[0]}', which gets nothing"
+            return f"'{name}' goes nowhere, and its module reads '{left[0]}', which gets nothing"
+        return ""

@@ -1,5 +1,5 @@
-"""Which BatchNorm of a checkpoint is in which kernel of a model: the exporter says it, or modules tell which may be, and
-numbers which one is.
+"""Which BatchNorm of a checkpoint is in which kernel of a model: the exporter says it, or modules tell which may be,
+and numbers which one is.
 
 Kernels are read once, and so are BatchNorms: of both a number for each channel is all that their likeness takes. With
 w and v the rows of a channel, of the checkpoint and of the model, |v − s·w|² = |v|² − 2·s·(v·w) + s²·|w|².

@@ -1,8 +1,8 @@
 """What torch's newer exporter says of a BatchNorm in the metadata of the kernel that it folded that into: the module is
 the BatchNorm's, and what was called has its ε, the last number or the last but a flag.
 
-Source: torch's native_functions.yaml (`batch_norm`, `_native_batch_norm_legit_no_training`), onnxscript's rewriter rules
-for BatchNorms (fuse_batchnorm.py), which keep the metadata of what was replaced.
+Source: torch's native_functions.yaml (`batch_norm`, `_native_batch_norm_legit_no_training`), onnxscript's rewriter
+rules for BatchNorms (fuse_batchnorm.py), which keep the metadata of what was replaced.
 """
 
 from __future__ import annotations
