@@ -34,7 +34,7 @@ from onnxq.checkpoints.matching import (
     ties,
     unmatched,
 )
-from onnxq.checkpoints.matching.folded import batchnorms, biases, computed, doubts
+from onnxq.checkpoints.matching.folded import batchnorms, biases, computed, doubts, integers
 from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
@@ -212,6 +212,8 @@ def _put_in(
     layers = [layer for layer in joined.join(layers, model) if folded.withheld.isdisjoint(layer.tensors)]
     folded.placed += recurrent.fill(model, tensors, renamed)
     folded.placed += biases.put_back(model, tensors, renamed, {*folded.placed, *folded.withheld})
+    whole, kept = integers.fill(model, tensors, renamed)
+    folded.placed, folded.misfits = folded.placed + whole, folded.misfits + kept
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
     made = computed.compute(Work(model, tensors, own, given, apart, renamed, is_checked))

@@ -97,7 +97,7 @@ def test_a_constant_that_two_modules_read_is_not_the_parameter_of_the_first(tmp_
     own = {"at.0.w": normal(8, 8), "at.0.in_proj_bias": np.zeros(8, np.float32)}
     model = exported(tmp_path, text, own, {"a": "at.0", "c": "at.1"})
     new = own | {f"at.{i}.in_proj_bias": normal(8, seed=i) for i in range(2)}
-    with pytest.raises(BadModel, match="at.1.in_proj_bias goes nowhere, though the model has what stands around"):
+    with pytest.raises(BadModel, match=r"at\.1\.in_proj_bias goes nowhere, though the model has what stands around"):
         imported(tmp_path, model, new)
 
 

@@ -81,8 +81,8 @@ def _sentences(adapters: Sequence[str], norms: Sequence[str], rest: Sequence[str
     if rest:
         go = "goes" if len(rest) == 1 else "go"
         yield (
-            f"{listed(rest, MOST)} {go} nowhere, though the model has what stands around: exporters leave out what is "
-            "zero or one, and what equals something else; export the model with trained weights"
+            f"{listed(rest, MOST)} {go} nowhere, though the model has what stands around: exporters compute other "
+            "constants of some, and leave out zeros, ones and what equals another; export it with trained weights"
         )
 
 

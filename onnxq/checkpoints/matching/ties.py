@@ -19,6 +19,9 @@ _PARTS = {("Gather", 0): "weight", ("Gemm", 2): "bias"} | {
     for op in ("Conv", "ConvTranspose", "LayerNormalization", "RMSNormalization", "InstanceNormalization")
     for index, part in ((1, "weight"), (2, "bias"))
 }
+_PARTS |= {
+    ("BatchNormalization", i): part for i, part in enumerate(("weight", "bias", "running_mean", "running_var"), 1)
+}
 
 
 def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProtocol], layers: Collection[str]) -> None:

@@ -1,0 +1,156 @@
+"""import-weights: what was trained does not vanish where the model has what stands around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_import_computed import exported, imported
+from tiny import normal
+
+from onnxq.checkpoints.matching import leftovers
+from onnxq.errors import BadModel
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+VECTOR, MATRIX, NUMBER = normal(6, seed=1), normal(6, 5, seed=2), normal(1, seed=3)
+WORDS = "though the model has what stands around"
+
+#: What goes nowhere beside what is used, and what is said of it; nothing: it is let through.
+TRAINED: dict[str, tuple[list[str], dict[str, NDArray], str]] = {
+    "a bias": (["c.weight"], {"c.bias": VECTOR}, rf"^c\.bias goes nowhere, {WORDS}"),
+    "a matrix of its module": (["c.in_proj_bias"], {"c.in_proj_weight": MATRIX}, WORDS),
+    "a norm of a block": (["m.layers.0.mlp.fc.weight"], {"m.layers.0.norm.weight": VECTOR}, WORDS),
+    "a matrix of a block": (["m.layers.0.mlp.fc.weight"], {"m.layers.0.att.q.weight": MATRIX}, WORDS),
+    "a norm beside layers": (["head.fc.weight"], {"head.norm.weight": VECTOR}, WORDS),
+    "a norm of the whole": (
+        ["fc.weight"],
+        {"norm.weight": VECTOR, "norm.bias": VECTOR + 1},
+        "^norm.weight, norm.bias go",
+    ),
+    "a vector of the whole": (["fc.weight"], {"scale": VECTOR}, "^scale goes nowhere"),
+    "three numbers": (["l.0.weight"], {"l.1.mix.w": VECTOR[:3], "l.1.mix.fc.weight": MATRIX}, ""),
+    "a small vector": (["a.weight"], {"w": VECTOR[:3]}, "^w goes nowhere"),
+    "a number": (["a.weight"], {"t": NUMBER}, "^t goes nowhere"),
+    "a frozen BatchNorm": (
+        ["block.conv.weight"],
+        {f"block.bn.{word}": np.abs(VECTOR) for word in ("running_mean", "running_var", "weight")},
+        r"^the BatchNorm block\.bn goes nowhere, and nothing tells where the model has it; export it with it",
+    ),
+    "an adapter beside its layer": (
+        ["a.weight"],
+        {"a.lora_A": MATRIX, "a.lora_B": MATRIX},
+        "^a.lora_A, a.lora_B are of an",
+    ),
+    "an adapter around its layer": (
+        ["a.base_layer.weight"],
+        {"a.lora_A.default.weight": MATRIX},
+        r"^a\.lora_A\.default\.weight is of an adapter that is not merged: save .* with `onnxq lora merge`$",
+    ),
+    "a block that the model lacks": (["m.layers.0.fc.weight"], {"m.layers.1.fc.weight": MATRIX}, ""),
+    "a head": (["body.fc.weight"], {"head.weight": MATRIX, "head.bias": VECTOR}, ""),
+    "a head of several": (["body.fc.weight"], {"head.fc.weight": MATRIX, "head.norm.weight": VECTOR}, ""),
+    "one tower of two": (["image.fc.weight", "p.weight"], {"text.fc.weight": MATRIX, "logit_scale": NUMBER}, ""),
+    "zeros": (["c.weight"], {"c.bias": 0 * VECTOR}, ""),
+    "ones": (["c.bias"], {"c.weight": 0 * VECTOR + 1}, ""),
+    "a copy": (["c.weight"], {"c.old": "c.weight"}, ""),  # type: ignore[dict-item]
+    "frequencies": (["layers.0.q.weight"], {"layers.0.rotary.inv_freq": 10.0 ** -np.arange(8)}, ""),
+    "a mask with infinity": (["a.weight"], {"a.mask": np.triu(np.full((9, 9), -np.inf))}, ""),
+    "a token of training": (["e.cls_token"], {"e.mask_token": VECTOR}, ""),
+    "weights of a loss": (["fc.weight"], {"criterion.weight": VECTOR}, ""),
+    "a scale of activations": (["fc.weight"], {"fc.input_scale": NUMBER}, ""),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_what_stands_around_tells_whether_a_tensor_may_go_nowhere(kind: str) -> None:
+    used, gone, words = TRAINED[kind]
+    tensors: dict[str, NDArray] = {name: normal(6, 5, seed=9 + i) for i, name in enumerate(used)}
+    for name, x in gone.items():
+        tensors[name] = tensors[x] if isinstance(x, str) else x.astype(np.float32)
+    told = leftovers.vanished(tensors, list(gone), ())
+    assert len(told) == bool(words)
+    for sentence in told:
+        with pytest.raises(BadModel, match=words):
+            raise BadModel(sentence)
+
+
+def test_of_many_some_are_named() -> None:
+    tensors = {"a.weight": normal(6, 5)} | {f"v{i}": normal(6, seed=i) for i in range(50)}
+    (told,) = leftovers.vanished(tensors, [f"v{i}" for i in range(50)], ())
+    assert told.startswith("v0, v1, v2, v3 and 46 others go nowhere")
+
+
+def test_what_something_else_is_said_of_is_not_said_again() -> None:
+    assert not leftovers.vanished({"a.weight": normal(6, 5), "a.bias": normal(6)}, ["a.bias"], ["a.bias"])
+
+
+def test_the_norm_that_an_exporter_merged_with_another_is_refused(tmp_path: Path) -> None:
+    """Of two norms of one value, equal before training, it keeps one."""
+    text = """g (float[3,8] x) => (float[3,8] y) {
+        [n] h = LayerNormalization(x, "q_norm.weight", "q_norm.bias")
+        [a] q = MatMul(h, "q.w")  [b] k = MatMul(h, "k.w")
+        y = Mul(q, k)
+    }"""
+    own = {f"{part}.w": normal(8, 8, seed=i) for i, part in enumerate("qk")}
+    norm = {"q_norm.weight": np.ones(8, np.float32), "q_norm.bias": np.zeros(8, np.float32)}
+    model = exported(tmp_path, text, own | norm, {"n": "q_norm"})
+    new = own | {f"{part}_norm.{word}": normal(8, seed=i) for i, part in enumerate("qk") for word in ("weight", "bias")}
+    with pytest.raises(
+        BadModel, match=rf"k_norm\.weight, k_norm\.bias go nowhere, {WORDS}.*--partial imports the rest"
+    ):
+        imported(tmp_path, model, new)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("says_module", [False, True])
+def test_a_bias_that_was_zero_is_put_back(tmp_path: Path, op: str, says_module: bool) -> None:
+    """torch's newer exporter removes it; a module that runs twice has it twice."""
+    text = f"""g (float[1,4,6] x) => (float[1,4,6] y) {{
+        [c] h = {op} (x, "m.c.weight")  r = Relu(h)  [d] y = {op} (r, "m.c.weight")
+    }}"""
+    model = exported(tmp_path, text, {"m.c.weight": normal(4, 4, 1)}, dict.fromkeys("cd", "m.c") if says_module else {})
+    new = {"c.weight": normal(4, 4, 1, seed=1), "c.bias": normal(4, seed=2)}
+    done = imported(tmp_path, model, new)
+    assert not done.match.unused
+    x = normal(1, 4, 6, seed=3)
+    w = new["c.weight"][..., 0] if op == "Conv" else new["c.weight"][..., 0].T
+    wanted = x
+    for i in range(2):
+        wanted = w @ np.maximum(wanted, 0 if i else -np.inf) + new["c.bias"][:, None]
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_kernel_that_another_module_reads_has_no_bias(tmp_path: Path) -> None:
+    text = """g (float[1,4,6] x) => (float[1,4,6] y) { [c] y = Conv (x, "c.weight") }"""
+    model = exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": "other"})
+    with pytest.raises(BadModel, match=rf"c\.bias goes nowhere, {WORDS}"):
+        imported(tmp_path, model, {"c.weight": normal(4, 4, 1), "c.bias": normal(4, seed=2)})
+
+
+PERMUTED = """g (float[2,8] x) => (float[2,8] y) { [a] h = MatMul(x, "a.w")  y = Gather <axis = 1> (h, ORDER) }"""
+
+
+def test_a_permutation_is_the_checkpoints(tmp_path: Path) -> None:
+    weight, order = normal(8, 8), np.random.default_rng(0).permutation(8)
+    model = exported(tmp_path, PERMUTED.replace("ORDER", "perm"), {"a.w": weight, "perm": np.arange(8)}, {})
+    done = imported(tmp_path, model, {"a.w": weight, "perm": order})
+    x = normal(2, 8, seed=1)
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], (x @ weight)[:, order], rtol=1e-5, atol=1e-5)
+    assert not done.match.unused
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_permutation_of_a_name_that_an_exporter_made_up_is_the_same_or_refused(
+    tmp_path: Path, is_moved: bool
+) -> None:
+    weight, order = normal(8, 8), np.random.default_rng(0).permutation(8)
+    model = exported(tmp_path, PERMUTED.replace("ORDER", "val_3"), {"a.w": weight, "val_3": order}, {})
+    new = {"a.w": weight, "perm": order[::-1].copy() if is_moved else order}
+    if is_moved:
+        with pytest.raises(BadModel, match="'perm' goes nowhere, and 'val_3' of the model, of its sizes, keeps other"):
+            imported(tmp_path, model, new)
+        return
+    assert imported(tmp_path, model, new).match.unused == ["perm"]
