@@ -31,6 +31,7 @@ NAMES = {
     "dynamo": ("n1", "block.conv1.weight", "block.conv1.weight_bias", "n2", "block.up.0.weight", "block.up.0.bias"),
     "legacy": ("/block/conv1/Conv", "onnx::1", "onnx::2", "/block/up/up.0/ConvTranspose", "onnx::3", "onnx::4"),
 }
+BATCHNORM = ("weight", "bias", "running_mean", "running_var")
 NORMS = {"block.bn1": ("block.conv1", 8), "block.up.1": ("block.up.0", 8), "bn": ("fc", 12)}
 
 
@@ -277,3 +278,94 @@ def test_more_than_can_be_compared_are_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("onnxq.checkpoints.matching.folded.pairs.MOST", 4 * 4 * 256 - 1)
     with pytest.raises(BadModel, match="which of 4 BatchNorms is in which of 4 kernels takes too long to tell"):
         import_weights(own, path, tmp_path / "q.onnx")
+
+
+#: What torch's newer exporter says of a kernel that it folded a BatchNorm into, but for the epsilon.
+CALLS = {
+    "torch 2.7": "call_function[target=torch.ops.aten._native_batch_norm_legit_no_training.default](args = (%conv2d, "
+    "%p_bn_weight, %p_bn_bias, %b_bn_running_mean, %b_bn_running_var, 0.1, {}), kwargs = {{}})",
+    "a flag behind it": "call_function[target=torch.ops.aten.batch_norm.default](args = (%conv2d, %p_bn_weight, "
+    "%p_bn_bias, %b_bn_running_mean, %b_bn_running_var, False, 0.1, {}, True), kwargs = {{}})",
+}
+
+
+def untrained(folder: Path, call: str, scope: str = "bn") -> Path:
+    """Kernels of different modules with one BatchNorm behind both, exported before training: no bias is left."""
+    text = """g (float[N,4,9,9] x) => (float[N,4,7,7] y) {
+        [a] h = Conv(x, "c.conv.weight")  r = Relu(h)  [b] y = Conv(r, "d.weight", "d.bias")
+    }"""
+    own = {"c.conv.weight": normal(4, 4, 1, 1), "d.weight": normal(4, 4, 3, 3, seed=1), "d.bias": normal(4, seed=2)}
+    made = tiny.model(text, own)
+    for node in made.graph.node:
+        said = {"pkg.torch.onnx.name_scopes": f"['', '{scope}', 'op']", "pkg.torch.onnx.fx_node": call}
+        if node.name:
+            node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=word) for key, word in said.items())
+    return tiny.save(made, folder)
+
+
+def trained(folder: Path, var: float = 1.0) -> tuple[Path, dict[str, NDArray]]:
+    new = {
+        "c.conv.weight": normal(4, 4, 1, 1, seed=3),
+        "d.weight": normal(4, 4, 3, 3, seed=4),
+        "d.bias": normal(4, seed=5),
+    }
+    new |= {f"bn.{part}": normal(4, seed=6 + i) for i, part in enumerate(("weight", "bias", "running_mean"))}
+    new["bn.running_var"] = np.linspace(0.5, 2, 4, dtype=np.float32) * np.float32(var)
+    path = folder / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    return path, new
+
+
+@pytest.mark.parametrize(("kind", "epsilon"), [("torch 2.7", 0.1), ("a flag behind it", 1e-3)])
+def test_an_exporter_says_which_batchnorm_is_in_which_kernel(tmp_path: Path, kind: str, epsilon: float) -> None:
+    """Numbers tell nothing of it then: it is exported before training, with an epsilon that nobody else has."""
+    path, new = trained(tmp_path)
+    done = import_weights(untrained(tmp_path, CALLS[kind].format(epsilon)), path, tmp_path / "q.onnx")
+    assert not done.match.notes and not done.match.unused
+    gamma, beta, mean, var = (new[f"bn.{part}"] for part in ("weight", "bias", "running_mean", "running_var"))
+    scale = gamma / np.sqrt(var + epsilon)
+    text = """g (float[N,4,9,9] x) => (float[N,4,7,7] y) { h = Conv(x, w1, b1)  r = Relu(h)  y = Conv(r, w2, b2) }"""
+    folded = {"b1": beta - mean * scale, "b2": (new["d.bias"] - mean) * scale + beta}
+    folded |= {f"w{i}": new[name] * scale.reshape(4, 1, 1, 1) for i, name in ((1, "c.conv.weight"), (2, "d.weight"))}
+    wanted = tiny.model(text, {name: x.astype(np.float32) for name, x in folded.items()})
+    assert sqnr(outputs(tiny.save(wanted, tmp_path, "wanted.onnx")), outputs(done.output)) > 100
+
+
+def test_where_it_does_not_say_the_epsilon_numbers_would_have_to(tmp_path: Path) -> None:
+    model = untrained(
+        tmp_path, "%add = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1e-3), kwargs = {})"
+    )
+    done = import_weights(model, trained(tmp_path)[0], tmp_path / "q.onnx", check=False)
+    assert done.match.notes[0].startswith("epsilon of BatchNorms: 1e-05, as torch has it; 0.001 is 6")
+    with pytest.raises(
+        BadModel, match=r"folded into kernels with an epsilon that numbers do not tell \(1e-05 or 0\.001"
+    ):
+        import_weights(model, trained(tmp_path, var=1e-3)[0], tmp_path / "r.onnx")
+
+
+def test_where_it_does_not_say_which_an_untrained_model_tells_nothing(tmp_path: Path) -> None:
+    model, path = untrained(tmp_path, "", scope="other"), trained(tmp_path)[0]
+    with pytest.raises(BadModel, match=r"the BatchNorm bn goes nowhere: the model has it folded into kernels"):
+        import_weights(model, path, tmp_path / "q.onnx")
+
+
+def test_equal_numbers_of_batchnorms_are_their_own_again(tmp_path: Path) -> None:
+    """Before training means are zeros, as biases are, and variances ones, as weights are: there is one of each."""
+    text = """g (float[N,4,9,9] x) => (float[N,4,9,9] y) {
+        [a] h = BatchNormalization(x, "a.weight", "a.bias", "a.bias", "a.weight")  r = Relu(h)
+        [b] y = BatchNormalization(r, "a.weight", "a.bias", "a.bias", "a.weight")
+    }"""
+    made = tiny.model(text, {"a.weight": np.ones(4, np.float32), "a.bias": np.zeros(4, np.float32)})
+    for node in made.graph.node:
+        scopes = f"['', '{node.name}', 'op']"
+        node.metadata_props.append(onnx.StringStringEntryProto(key="pkg.torch.onnx.name_scopes", value=scopes))
+    new = {f"{module}.{part}": normal(4, seed=len(module + part)) ** 2 for module in "ab" for part in BATCHNORM}
+    path = tmp_path / "w.safetensors"
+    write_arrays(path, ((name, lambda x=x: x) for name, x in new.items()), replace=True)
+    done = import_weights(tiny.save(made, tmp_path), path, tmp_path / "q.onnx")
+    assert not done.match.unused
+    four = {module: ", ".join(f'"{module}.{part}"' for part in BATCHNORM) for module in "ab"}
+    plain = f"""g (float[N,4,9,9] x) => (float[N,4,9,9] y) {{
+        h = BatchNormalization(x, {four["a"]})  r = Relu(h)  y = BatchNormalization(r, {four["b"]})
+    }}"""
+    assert sqnr(outputs(tiny.save(tiny.model(plain, new), tmp_path, "wanted.onnx")), outputs(done.output)) > 100

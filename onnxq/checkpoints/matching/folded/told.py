@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxq.model.origin import CALL
 
-_CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([^(),]+?)(?:, (?:True|False))?\), kwargs")
+_CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
 
 
 def epsilon(node: ir.Node) -> float | None:
