@@ -297,7 +297,10 @@ def untrained(folder: Path, call: str, scope: str = "bn") -> Path:
     own = {"c.conv.weight": normal(4, 4, 1, 1), "d.weight": normal(4, 4, 3, 3, seed=1), "d.bias": normal(4, seed=2)}
     made = tiny.model(text, own)
     for node in made.graph.node:
-        said = {"pkg.torch.onnx.name_scopes": f"['', '{scope}', 'op']", "pkg.torch.onnx.fx_node": call}
+        said = {
+            "pkg.torch.onnx.name_scopes": f"['', '{scope}', '_native_batch_norm_1']",
+            "pkg.torch.onnx.fx_node": call,
+        }
         if node.name:
             node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=word) for key, word in said.items())
     return tiny.save(made, folder)
@@ -332,9 +335,7 @@ def test_an_exporter_says_which_batchnorm_is_in_which_kernel(tmp_path: Path, kin
 
 
 def test_where_it_does_not_say_the_epsilon_numbers_would_have_to(tmp_path: Path) -> None:
-    model = untrained(
-        tmp_path, "%add = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1e-3), kwargs = {})"
-    )
+    model = untrained(tmp_path, CALLS["torch 2.7"].format("%epsilon"))
     done = import_weights(model, trained(tmp_path)[0], tmp_path / "q.onnx", check=False)
     assert done.match.notes[0].startswith("epsilon of BatchNorms: 1e-05, as torch has it; 0.001 is 6")
     with pytest.raises(

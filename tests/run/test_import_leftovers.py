@@ -148,9 +148,9 @@ def test_a_permutation_of_a_name_that_an_exporter_made_up_is_the_same_or_refused
 ) -> None:
     weight, order = normal(8, 8), np.random.default_rng(0).permutation(8)
     model = exported(tmp_path, PERMUTED.replace("ORDER", "val_3"), {"a.w": weight, "val_3": order}, {})
-    new = {"a.w": weight, "perm": order[::-1].copy() if is_moved else order}
+    new = {"a.w": weight, "perm": order[::-1].copy() if is_moved else order, "position_ids": np.arange(8)}
     if is_moved:
         with pytest.raises(BadModel, match="'perm' goes nowhere, and 'val_3' of the model, of its sizes, keeps other"):
             imported(tmp_path, model, new)
         return
-    assert imported(tmp_path, model, new).match.unused == ["perm"]
+    assert imported(tmp_path, model, new).match.unused == ["perm", "position_ids"]

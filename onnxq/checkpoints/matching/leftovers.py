@@ -92,10 +92,9 @@ class _Around:
     def __init__(self, tensors: Mapping[str, Any], unused: Collection[str]) -> None:
         lost = {name for name in unused if _is_floats(tensors[name])}
         self._shapes = {name: tensors[name].shape for name in lost}
-        used = [name for name in tensors if name not in {*unused}]
-        modules = {_module(name) for name in tensors}
+        gone, modules = {*unused}, {_module(name) for name in tensors}
         self._with_modules = {_module(each) for module in modules for each in [module, *_around(module)] if each}
-        self._used = {_module(name) for name in used}
+        self._used = {_module(name) for name in tensors if name not in gone}
         self._used_below = {each for module in self._used for each in [module, *_around(module)]}
         leaves = {_module(module) for module in self._used if module and module not in self._with_modules}
         self._used_near = self._used | leaves

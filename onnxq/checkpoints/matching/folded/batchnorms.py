@@ -24,7 +24,6 @@ from onnxq.checkpoints.stored import key, names_with
 from onnxq.errors import BadModel, listed
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import module_of
 from onnxq.model.weights import weights_of
 from onnxq.passes.normalize.fold_batchnorm import outputs_of
 
@@ -72,8 +71,8 @@ def fold(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming = _AS_IT
     names = Names(model)
     kernels = [kernel for node in graph.nodes(model) for kernel in _kernels(node, tensors, renamed, norms)]
     found = told_pairs(kernels, tensors)
-    lost = [norm for norm in _lost(model, tensors, renamed, norms) if norm not in {pair.norm for pair in found}]
-    free = _without(kernels, found)
+    used, free = {pair.norm for pair in found}, _without(kernels, found)
+    lost = [norm for norm in _lost(model, tensors, renamed, norms) if norm not in used]
     found += pairs(free, lost, tensors) if lost else []
     known = _with_epsilons(found)
     for pair, each, likeness in known:
@@ -140,7 +139,7 @@ def _kernels(node: ir.Node, tensors: Mapping[str, Any], renamed: Renaming, norms
         own = ((weight.value.name or "").removesuffix(".weight"), module_by_name(node))
         modules = [renamed(key(m, "weight")).removesuffix("weight").removesuffix(".") for m in own]
         fitting = (m for m in modules if getattr(tensors.get(key(m, "weight")), "shape", None) == weight.shape)
-        norm = next((each for each in renamed.modules(module_of(node)) if each in norms), "")
+        norm = next((each for each in renamed.modules(told.module(node)) if each in norms), "")
         yield Kernel(weight, next(fitting, ""), channels, norm, told.epsilon(node) if norm else None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching.parameters import FEW
+from onnxq.checkpoints.matching.parameters import FEW, is_of_buffers
 from onnxq.model import graph
 
 
@@ -41,7 +41,8 @@ def fill(
         found = tensors[source]
         is_known = source in placed or not isinstance(found, np.ndarray) or found.dtype.kind not in "iub"
         like = [] if is_known else [each for each in others.get(_sizes(found), ()) if each[1].dtype == found.dtype]
-        if like and not any(np.array_equal(own, found.ravel()) for _, own in like):
+        is_other = like and not any(np.array_equal(own, found.ravel()) for _, own in like)
+        if is_other and not is_of_buffers(found.astype(np.float32)):  # as places are
             told.append(f"'{source}' goes nowhere, and '{like[0][0]}' of the model, of its sizes, keeps other numbers")
     return placed, told
 

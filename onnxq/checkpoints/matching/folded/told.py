@@ -12,9 +12,15 @@ import re
 
 import onnx_ir as ir
 
-from onnxq.model.origin import CALL
+from onnxq.model.origin import CALL, SCOPES, module_of
 
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
+
+
+def module(node: ir.Node) -> str:
+    """The BatchNorm that a kernel has inside; "" if nothing says that it has one."""
+    said = (node.metadata_props.get(name, "") for name in (SCOPES, CALL))
+    return module_of(node) if any("batch_norm" in each for each in said) else ""
 
 
 def epsilon(node: ir.Node) -> float | None:
