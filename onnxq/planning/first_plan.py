@@ -24,7 +24,10 @@ from onnxq.model.weights import (
 from onnxq.plan import COMPUTING, Choice, Method, Plan, in_float
 from onnxq.planning import experts, int8_regions, shared_weights, weight_form
 from onnxq.planning.attention import with_attention
+from onnxq.planning.counts.find_counts import REASON as COUNTS
+from onnxq.planning.counts.find_counts import counts_in
 from onnxq.recipe import KEEP, Recipe, twin
+from onnxq.runtime import known
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 from onnxq.targets import Target
 
@@ -73,6 +76,7 @@ def make_plan(
             choices[node.name or ""] = weight_form.as_asked(
                 _choose_tables(node, tables, recipe, opset_note), tables, recipe, target
             )
+    choices |= _counting(model, choices, recipe, target, types)
     for node in graph.nodes(model) if choices else ():
         reason = why_no_weight(node)
         if (
@@ -84,6 +88,28 @@ def make_plan(
     plan = shared_weights.reconciled(Plan(recipe.scheme, target.name, choices), model)
     plan = shared_weights.marked(int8_regions.add_to(plan, model, recipe, types), model)
     return with_attention(plan, model, recipe, target, types)
+
+
+def _counting(
+    model: ir.Model, choices: dict[str, Choice], recipe: Recipe, target: Target, types: Types
+) -> dict[str, Choice]:
+    """Other choices for nodes that compute with places, lengths or steps: half precision does not hold those."""
+    found: dict[str, Choice] = {}
+    is_half = recipe.scheme == "fp16" and not target.widens_half
+    if not choices:
+        return found
+    counts, version = counts_in(model, types), graph.opset(model)
+    for node in counts.nodes:
+        name = node.name or ""
+        given = choices.get(name)
+        if given is None and is_half and known.takes_half(node, version):
+            found[name] = Choice(name, node.op_type, Method.KEEP, reason=COUNTS)
+        elif given is not None and node in counts.exact and given.method is not Method.KEEP:
+            values = [each.value for each in (*weights_of(node), *other_constants_of(node))]
+            found[name] = _kept(node, values, given.elements, COUNTS)
+        elif given is not None and given.method is Method.HALF:
+            found[name] = in_float(given, COUNTS)
+    return found
 
 
 def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:

@@ -6,6 +6,7 @@ tests/run/test_fusion.py and tests/run/test_passes.py run most of it again with 
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 
 #: The oldest standard operators that it runs (its documentation, Compatibility).
@@ -101,8 +102,29 @@ IN_FLOAT = frozenset(
     [
         *("CumSum", "Exp", "Log", "NonMaxSuppression", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceLogSumExp"),
         *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
+        "MeanVarianceNormalization",  # without a kernel it is computed by ONNX's function, whose constants are float32
     ]
 )
+
+
+def takes_half(node: ir.Node, version: int) -> bool:
+    """Whether it can compute in float16, by ONNX's schema of this version and by what runtimes have."""
+    if node.domain != "" or node.op_type in IN_FLOAT or _adds_up(node) or crashes_in_half(node):
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version)
+    except onnx.defs.SchemaError:
+        return False
+    if any(each.type_str == "tensor(float)" for each in (*schema.inputs, *schema.outputs)):
+        return False  # written out, as the scales of Resize are
+    floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
+    return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
+
+
+def _adds_up(node: ir.Node) -> bool:
+    """Whether it scatters with a reduction, of which there are no float16 kernels."""
+    is_scatter = node.op_type in ("ScatterElements", "ScatterND")
+    return is_scatter and node.attributes.get_string("reduction", "none") != "none"
 
 
 def crashes_in_half(node: ir.Node) -> bool:

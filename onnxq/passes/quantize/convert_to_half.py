@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Self
 
-import onnx
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -14,18 +13,18 @@ from onnxq.model.weights import fits_half
 from onnxq.passes.normalize.change_float_type import ChangeFloatType, names_type
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
+from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.runtime import known
 
 
 class ConvertToHalf(PlanPass):
     """Let the nodes of a plan with HALF choices compute in float16.
 
-    1. Only nodes of the model itself whose operator takes float16, in the model's opset, and is not in
-       `known.IN_FLOAT`.
+    1. Only nodes of the model itself whose operator takes float16, in the model's opset (`known.takes_half`).
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
        Behind a node that the plan keeps in float they stay too, up to the next that it speaks of: what float16 rounded
-       away there, they would round away again.
+       away there, they would round away again. Not behind those that count: the plan keeps all that do.
     4. In the model by which plans are measured, each of them is a float32 node between Casts to float16. onnxruntime
        has next to no float16 kernels on processors: it computes runs of such nodes in float32 and leaves out the
        rounding between them, where numbers that are too large or too small for the target would get lost. A model that
@@ -47,7 +46,7 @@ class ConvertToHalf(PlanPass):
         converted = dict.fromkeys(
             node
             for node in self._in_half(model)
-            if all(map(_fits, _constants_of(node))) and _takes_half(node, version) and not known.crashes_in_half(node)
+            if all(map(_fits, _constants_of(node))) and known.takes_half(node, version)
         )
         result = ChangeFloatType(ir.DataType.FLOAT, ir.DataType.FLOAT16, converted.__contains__)(model)
         if not self.is_final and self.plan.shortens_floats:
@@ -66,9 +65,9 @@ class ConvertToHalf(PlanPass):
             else:
                 makers = (value.producer() for value in node.inputs if value is not None)
                 is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
-            if not is_half:
+            if not is_half and (choice is None or choice.reason != COUNTS):
                 kept.add(node)
-            elif node.name in self.originals:
+            elif is_half and node.name in self.originals:
                 yield node
 
 
@@ -104,19 +103,6 @@ def _constants_of(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
 def _is_half(value: ir.Value) -> bool:
     tensor = graph.constant(value)
     return (value.dtype if tensor is None else tensor.dtype) is ir.DataType.FLOAT16
-
-
-def _takes_half(node: ir.Node, version: int) -> bool:
-    if node.domain != "" or node.op_type in known.IN_FLOAT:
-        return False
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version)
-    except onnx.defs.SchemaError:
-        return False
-    if any(each.type_str == "tensor(float)" for each in (*schema.inputs, *schema.outputs)):
-        return False  # written out, as the scales of Resize are
-    floating = [c.allowed_type_strs for c in schema.type_constraints if "tensor(float)" in c.allowed_type_strs]
-    return bool(floating) and all("tensor(float16)" in allowed for allowed in floating)
 
 
 def _fits(tensor: ir.TensorProtocol | None) -> bool:

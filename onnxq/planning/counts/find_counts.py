@@ -1,0 +1,186 @@
+"""Which nodes have to compute in float32, as float16 does not hold what they count."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.types import Types
+from onnxq.planning.counts import spans
+from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
+from onnxq.planning.counts.uses import CARRIES, CHOOSES, MOVES, PRODUCTS, TURNS, Uses, is_layer, numbers_of, uses_in
+
+#: Why such a node is kept.
+REASON = "counts places, steps or lengths, which half precision rounds"
+#: Functions whose results are small, whatever they are of; layers that normalize among them.
+_BOUNDED = frozenset(
+    [
+        *("Acos", "Asin", "Atan", "BatchNormalization", "Cos", "Erf", "GroupNormalization", "HardSigmoid", "Hardmax"),
+        *("InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization"),
+        *("MeanVarianceNormalization", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"),
+    ]
+)
+_SUMS = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
+#: What makes floats of integers.
+_MAKE_FLOATS = frozenset({"Cast", "CastLike", "Range"})
+
+
+@dataclass
+class Counts:
+    """Nodes that compute with numbers that come of integers, by which they may be large and yet have to be exact.
+
+    Attributes:
+        nodes: those that float16 would make wrong.
+        exact: those of them whose constants have to be exact too, as angles are multiples of them.
+    """
+
+    nodes: dict[ir.Node, None] = field(default_factory=dict)
+    exact: set[ir.Node] = field(default_factory=set)
+
+
+def counts_in(model: ir.Model, types: Types) -> Counts:
+    """Numbers that come of integers, from where they become floats to where a function bounds them, or a float
+    activation of the network takes them as a factor.
+
+    1. An integer may be any, unless it is of a type of 8 bits, a truth value, or computed of such: `spans.py` has the
+       bounds. Those up to 2048 are exact in float16, and fractions up to 16 good enough.
+    2. Masks are 0 or 1: what becomes a truth value, or is multiplied by -1000 or less to hide scores.
+    3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
+       made of them (`uses.py`): there large numbers cancel, or turn.
+    4. There also floats that are given to the model count, and constants are exact.
+    """
+    nodes = list(graph.nodes(model))
+    finder = _Finder(types, uses_in(nodes, types))
+    for node in nodes:
+        if node.domain == "":
+            finder.visit(node)
+    return finder.found
+
+
+class _Finder:
+    def __init__(self, types: Types, uses: Uses) -> None:
+        self.types, self.uses, self.found = types, uses, Counts()
+        self.spans: dict[ir.Value, Span] = {}
+
+    def visit(self, node: ir.Node) -> None:
+        numbers = numbers_of(node)
+        if self._is_float(node.outputs[0]) and node.op_type not in _MAKE_FLOATS:
+            numbers = [value for value in numbers if self._is_float(value)]
+        read = [self._of(value, node) for value in numbers]
+        made = None if node.op_type in _BOUNDED or graph.has_body(node) else self._made(node, numbers, read)
+        if made is not None:
+            self.spans.update(dict.fromkeys(node.outputs, made))
+        coarse = any(map(self._is_coarse, numbers, read))
+        coarse_made = [output for output in node.outputs if self._is_coarse(output, self.spans.get(output))]
+        if coarse or coarse_made:
+            self.found.nodes[node] = None
+        if not self.uses.turned.isdisjoint(coarse_made):
+            self.found.exact.add(node)
+
+    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+        tensor = graph.constant(value)
+        return tensor.dtype if tensor is not None else value.dtype or self.types.of(value).dtype
+
+    def _is_float(self, value: ir.Value) -> bool:
+        return self._dtype(value) in graph.FLOATS
+
+    def _is_coarse(self, value: ir.Value, span: Span | None) -> bool:
+        if span is None or not self._is_float(value) or graph.constant(value) is not None:
+            return False
+        return not span.fits_half or (value in self.uses.stepped and not span.whole)
+
+    def _of(self, value: ir.Value, reader: ir.Node) -> Span | None:
+        """The bounds of a number as `reader` reads it; None for a float that comes of none."""
+        if value in self.spans:
+            return self.spans[value]
+        tensor, is_turned = graph.constant(value), not self.uses.turned.isdisjoint(reader.outputs)
+        if tensor is not None:
+            return ANY if is_turned and reader.op_type in MOVES and self._is_float(value) else spans.of_tensor(tensor)
+        dtype = self._dtype(value)
+        if dtype not in graph.FLOATS:
+            return SWITCH if value in self.uses.switches else spans.OF_TYPE.get(dtype or ir.DataType.INT64, ANY_WHOLE)
+        is_angle = reader.op_type in TURNS or (is_turned and reader.op_type in CARRIES)
+        return ANY if is_angle and value.is_graph_input() else None
+
+    def _made(self, node: ir.Node, numbers: list[ir.Value], read: list[Span | None]) -> Span | None:
+        """The bounds of what a node makes; None for activations, and what is made of constants alone."""
+        output = node.outputs[0]
+        dtype, is_float = self._dtype(output), self._is_float(output)
+        if not is_float and (dtype in spans.OF_TYPE or output in self.uses.switches):
+            return spans.OF_TYPE.get(dtype or ir.DataType.BOOL, SWITCH)
+        known = [span for span in read if span is not None]
+        if len(known) < len(read) or is_layer(node):
+            coarse = any(map(self._is_coarse, numbers, read))
+            return ANY if coarse and is_float and self._stays_coarse(node) else None
+        counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
+        if is_float and not counts and node.op_type != "Range":
+            return ANY if ANY in known and node.op_type in MOVES else None
+        made = _computed(node, known, is_float=is_float)
+        if is_float and not made.fits_half and node.op_type not in _SUMS and all(map(_is_switch, counts)):
+            return None  # of two numbers only, which may be any
+        is_small = node.op_type in ("Log", "Sqrt") or (node.op_type == "Div" and len(counts) == 2)
+        return None if is_float and is_small and output not in self.uses.stepped else made
+
+    def _stays_coarse(self, node: ir.Node) -> bool:
+        """Of what is made of such numbers and activations of the network, or weights."""
+        is_shifted = node.op_type not in PRODUCTS and not self.uses.shifted.isdisjoint(node.outputs)
+        return is_shifted or not self.uses.stepped.isdisjoint(node.outputs)
+
+
+def _is_switch(span: Span) -> bool:
+    return span.whole and span.low >= -1 and span.high <= 1
+
+
+def _computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
+    """The bounds of what is made of numbers with these."""
+    op, a = node.op_type, read[0] if read else COUNT
+    if op in MOVES or op in ("Cast", "Ceil", "Floor", "ReduceMax", "ReduceMin", "Round"):
+        return Span(a.low, a.high, a.whole or not is_float or op in ("Ceil", "Floor", "Round"))
+    if op in CHOOSES:
+        return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
+    if op in _SUMS:
+        return spans.total(a)
+    return COUNT if op in ("Shape", "Size", "NonZero") else _arithmetic(node, read, whole=not is_float)
+
+
+def _arithmetic(node: ir.Node, read: list[Span], *, whole: bool) -> Span:
+    anything = ANY_WHOLE if whole else ANY
+    match node.op_type, read:
+        case "Add", [a, b]:
+            return spans.added(a, b)
+        case "Sub", [a, b]:
+            return spans.added(a, spans.negated(b))
+        case "Mul", [a, b]:
+            return spans.multiplied(a, b)
+        case "Div", [a, b]:
+            return spans.divided(a, b, whole=whole)
+        case "Neg", [a]:
+            return spans.negated(a)
+        case "Abs", [a]:
+            return spans.absolute(a)
+        case "Relu", [a]:
+            return spans.clipped(a, Span(0, 0, True), None)
+        case "Clip", [a, *_]:
+            return _clip(node, a)
+        case "Range", [start, limit, step]:
+            found = start.joined(limit)
+            return Span(found.low, found.high, start.whole and step.whole)
+        case "ReduceMean", [a, *_]:
+            return Span(a.low, a.high, False)
+        case _:
+            return anything
+
+
+def _clip(node: ir.Node, a: Span) -> Span:
+    bounds: list[Span | None] = [None, None]
+    for index, name in ((1, "min"), (2, "max")):
+        tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
+        if tensor is not None:
+            bounds[index - 1] = spans.of_tensor(tensor)
+        elif name in node.attributes:
+            number = graph.attribute_float(node, name, 0.0)
+            bounds[index - 1] = Span(number, number, number.is_integer())
+    return spans.clipped(a, *bounds)

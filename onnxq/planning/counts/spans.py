@@ -1,0 +1,98 @@
+"""Between which bounds numbers lie that come from integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model.weights import FRACTIONS_BELOW
+
+#: Up to this size float16 holds every whole number.
+WHOLE_BELOW = 2048.0
+#: Constants of more numbers are not looked into.
+MOST_NUMBERS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Span:
+    """`low` ≤ x ≤ `high` for each number x of a tensor, all of them whole numbers if `whole`."""
+
+    low: float
+    high: float
+    whole: bool
+
+    @property
+    def fits_half(self) -> bool:
+        """Whether float16 rounds none of them by so much that what counts would miscount."""
+        return max(-self.low, self.high) <= (WHOLE_BELOW if self.whole else FRACTIONS_BELOW)
+
+    def joined(self, other: Span) -> Span:
+        """What is either in this or in that."""
+        return Span(min(self.low, other.low), max(self.high, other.high), self.whole and other.whole)
+
+
+ANY, ANY_WHOLE, COUNT = Span(-math.inf, math.inf, False), Span(-math.inf, math.inf, True), Span(0, math.inf, True)
+SWITCH = Span(0, 1, True)
+#: Of types with so few numbers that float16 holds them all.
+OF_TYPE = {
+    ir.DataType.BOOL: SWITCH,
+    ir.DataType.UINT8: Span(0, 255, True),
+    ir.DataType.INT8: Span(-128, 127, True),
+    ir.DataType.UINT4: Span(0, 15, True),
+    ir.DataType.INT4: Span(-8, 7, True),
+}
+
+
+def of_tensor(tensor: ir.TensorProtocol) -> Span:
+    """The numbers of a constant."""
+    is_short = 0 < tensor.size <= MOST_NUMBERS and tensor.dtype is not ir.DataType.STRING
+    w = tensor.numpy().astype(np.float64) if is_short else np.empty(0)
+    if not w.size or not np.isfinite(w).all():
+        return OF_TYPE.get(tensor.dtype, ANY_WHOLE if tensor.dtype.is_integer() else ANY)
+    return Span(float(w.min()), float(w.max()), bool(np.array_equal(w, np.rint(w))))
+
+
+def total(a: Span) -> Span:
+    """Sums of any number of them."""
+    return Span(0 if a.low >= 0 else -math.inf, 0 if a.high <= 0 else math.inf, a.whole)
+
+
+def added(a: Span, b: Span) -> Span:
+    return Span(a.low + b.low, a.high + b.high, a.whole and b.whole)
+
+
+def negated(a: Span) -> Span:
+    return Span(-a.high, -a.low, a.whole)
+
+
+def absolute(a: Span) -> Span:
+    least = 0.0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
+    return Span(least, max(-a.low, a.high), a.whole)
+
+
+def multiplied(a: Span, b: Span) -> Span:
+    corners = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return Span(min(corners), max(corners), a.whole and b.whole)
+
+
+def divided(a: Span, b: Span, *, whole: bool) -> Span:
+    """Rounded to whole numbers in either direction, if `whole`."""
+    if b.low <= 0 <= b.high:
+        return Span(-math.inf, math.inf, whole)
+    inverse = Span(min(1 / b.low, 1 / b.high), max(1 / b.low, 1 / b.high), False)
+    found = multiplied(a, inverse)
+    return Span(float(np.floor(found.low)), float(np.ceil(found.high)), True) if whole else found
+
+
+def clipped(a: Span, low: Span | None, high: Span | None) -> Span:
+    least = a.low if low is None else max(a.low, low.low)
+    most = a.high if high is None else min(a.high, high.high)
+    is_whole = a.whole and (low is None or low.whole) and (high is None or high.whole)
+    return Span(min(least, most), max(least, most), is_whole)
+
+
+def _product(x: float, y: float) -> float:
+    return 0.0 if x == 0 or y == 0 else x * y

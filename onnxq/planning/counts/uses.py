@@ -1,0 +1,123 @@
+"""What becomes of numbers: whether their turns and steps matter, or whether they only hide something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.types import Types
+from onnxq.model.weights import weights_of
+
+#: What only moves numbers, and has them at its first input.
+MOVES = frozenset(
+    [
+        *("CastLike", "Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape"),
+        *("ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+    ]
+)
+#: What chooses among numbers, and has them at these inputs; None: at all.
+CHOOSES: dict[str, tuple[int, ...] | None] = {
+    "Concat": None,
+    "Max": None,
+    "Min": None,
+    "Pad": (0, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Where": (1, 2),
+}
+PRODUCTS = frozenset({"Div", "Einsum", "Gemm", "MatMul", "Mul"})
+#: Through which an error of a part stays one of as many parts, and functions of which frequencies are made.
+CARRIES = frozenset(
+    [
+        *("Add", "Clip", "CumSum", "Exp", "Log", "Neg", "Pow", "Reciprocal", "ReduceMean", "ReduceSum", "Sqrt"),
+        *("Sub", "Sum"),
+        *(*PRODUCTS, *CHOOSES, *MOVES),
+    ]
+)
+#: Functions of angles, and of which whole numbers or truth values are made.
+TURNS = frozenset({"Cos", "Sin", "Tan"})
+_STEPS = frozenset(
+    ["Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "Round", *TURNS]
+)
+#: Sums of at most so many products are turned coordinates, and no layer of a network.
+_MOST_COORDINATES = 4
+#: Factors that make of a switch a score that hides.
+HIDING = -1000.0
+
+
+@dataclass
+class Uses:
+    """Values by what is done with them, however they are added up and multiplied on the way.
+
+    Attributes:
+        turned: sines and the like are made of them.
+        stepped: those, and what is made whole, or compared: an error of a half is one.
+        shifted: they are part of what a Softmax compares, where large numbers cancel.
+        switches: they are 0 or 1: turned into truth values, or multiplied by so low a number that it hides scores.
+    """
+
+    turned: set[ir.Value] = field(default_factory=set)
+    stepped: set[ir.Value] = field(default_factory=set)
+    shifted: set[ir.Value] = field(default_factory=set)
+    switches: set[ir.Value] = field(default_factory=set)
+
+
+def numbers_of(node: ir.Node) -> list[ir.Value]:
+    """What a node computes with, without axes, sizes and conditions."""
+    if node.op_type in MOVES or node.op_type in ("CumSum", "ReduceSum", "Clip", "Cast"):
+        found = node.inputs[:1]
+    else:
+        chosen = CHOOSES.get(node.op_type)
+        found = node.inputs if chosen is None else [node.inputs[i] for i in chosen if i < len(node.inputs)]
+    return [value for value in found if value is not None]
+
+
+def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
+    """Of all values, from the last node to the first."""
+    found = Uses()
+    for node in reversed(nodes):
+        if node.domain != "":
+            continue
+        numbers, op = numbers_of(node), node.op_type
+        to = ir.DataType(graph.attribute_int(node, "to", 1)) if op == "Cast" else None
+        if op in TURNS:
+            found.turned.update(numbers)
+        if op in _STEPS or (to is not None and to.is_integer()):
+            found.stepped.update(value for value in numbers if types.of(value).dtype in graph.FLOATS)
+        if op in ("Softmax", "LogSoftmax"):
+            found.shifted.update(numbers)
+        if (op in CARRIES or to in graph.FLOATS) and not is_layer(node):
+            for made in (found.turned, found.stepped, found.shifted):
+                if not made.isdisjoint(node.outputs):
+                    made.update(numbers)
+        if to is ir.DataType.BOOL or _hides(node) or (_keeps_switches(node) and node.outputs[0] in found.switches):
+            found.switches.update(value for value in numbers if graph.constant(value) is None)
+    return found
+
+
+def is_layer(node: ir.Node) -> bool:
+    """Whether it makes activations, by weights, of whatever it reads."""
+    return not graph.is_op(node, "Gather") and any(
+        weight.shape[weight.role.contraction] > _MOST_COORDINATES for weight in weights_of(node)
+    )
+
+
+def _hides(node: ir.Node) -> bool:
+    return node.op_type == "Mul" and any(_most(value) <= HIDING for value in node.inputs)
+
+
+def _keeps_switches(node: ir.Node) -> bool:
+    """Whether what it makes of switches are switches: the same, the other way round, or those that both are on."""
+    is_inverse = node.op_type == "Sub" and graph.constant(node.inputs[0]) is not None
+    return is_inverse or node.op_type in ("Cast", "Mul") or node.op_type in MOVES
+
+
+def _most(value: ir.Value | None) -> float:
+    """The largest of a few constant numbers."""
+    tensor = graph.constant(value)
+    if tensor is None or not 0 < tensor.size <= 16 or tensor.dtype not in graph.FLOATS:
+        return np.inf
+    return float(tensor.numpy().astype(np.float64).max())

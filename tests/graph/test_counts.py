@@ -1,0 +1,136 @@
+"""Numbers that come of integers stay in float32 for as long as float16 would miscount."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from numpy.typing import NDArray
+from tiny import normal
+
+from onnxq import targets
+from onnxq.model import graph
+from onnxq.model.types import types_of
+from onnxq.passes.prepare import prepare
+from onnxq.plan import Method
+from onnxq.planning.counts import spans
+from onnxq.planning.counts.find_counts import REASON, counts_in
+from onnxq.planning.counts.spans import Span
+from onnxq.planning.first_plan import make_plan
+from onnxq.recipe import Recipe
+from onnxq.targets import Target
+
+INPUTS = "int64[N, S] i, bool[N, S] m, uint8[N, S] u, float[N, S] x, float[N, S, 4] h, float[N] t"
+CONSTANTS = {
+    "one": np.float32(1),
+    "low": np.float32(-10000),
+    "scale": np.float32(0.125),
+    "zero": np.array([0]),
+    "last": np.array([-1]),
+    "f": np.array([1, 0.1, 0.01, 0.001], np.float32),
+    "v": normal(4, 64),
+    "c": normal(4, 64, 3, seed=1),
+    "mean": np.float32(123.7),
+}
+CASES = {
+    # turned: up to the sine, but not what it makes
+    "rotary": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) [c] r = Mul(q, f) [d] s = Sin(r) "
+               "y = Mul(s, h)", "abcd"),
+    "expanded": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(f, n) "
+                 "[d] r = Mul(q, e) [e] y = Cos(r)", "abcde"),
+    "frequencies-of-a-range": ("[a] p = Cast<to = 1>(i) n = Shape<start = 1, end = 2>(h) k = Squeeze(n) nought = "
+                               "Constant<value_int = 0>() step = Constant<value_int = 1>() r = Range(nought, k, step) "
+                               "[b] g = Cast<to = 1>(r) [c] l = Mul(g, scale) [d] w = Exp(l) [e] z = Mul(p, w) "
+                               "[f] y = Sin(z)", "abcdef"),
+    "steps-as-floats": ("[a] q = Unsqueeze(t, last) [b] r = Mul(q, f) [c] y = Sin(r)", "abc"),
+    "learned-turns": ("a = Relu(h) b = Mul(a, f) y = Sin(b)", ""),
+    # lengths: divided by, as a sum is
+    "mean": ("s = ReduceSum<keepdims = 0>(x, last) n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) "
+             "[b] q = Div(s, k) y = Relu(q)", "ab"),
+    "mean-of-masked": ("[a] k = Cast<to = 1>(m) n = ReduceSum<keepdims = 1>(k, last) [b] y = Div(x, n)", "b n"),
+    "ratio": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] j = Cast<to = 1>(i) [c] l = ReduceMax<keepdims = 0>(k) "
+              "[d] q = Div(j, l) r = Unsqueeze(q, last) y = Mul(h, r)", "abcd"),
+    "root-of-a-size": ("n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) [b] r = Sqrt(k) y = Div(x, r)", "ab"),
+    # whole numbers: sizes that are computed
+    "whole": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] l = Mul(k, scale) [c] o = Floor(l) "
+              "[d] y = Cast<to = 7>(o)", "abcd"),
+    # masks are no counts
+    "truth": ("k = Cast<to = 1>(m) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
+    "mask-of-integers": ("k = Cast<to = 1>(i) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
+    "mask-that-is-also-one": ("b = Cast<to = 9>(i) w = Where(b, x, scale) k = Cast<to = 1>(i) y = Mul(w, k)", ""),
+    # scores that grow with the distance: what a Softmax compares
+    "slopes": ("[a] k = Cast<to = 1>(i) [b] s = Mul(k, scale) [c] z = Add(x, s) [d] y = Softmax(z)", "abcd"),
+    # numbers of few bits are exact, but for what is subtracted from them
+    "pixels": ("p = Cast<to = 1>(u) y = Mul(p, x)", ""),
+    "pixels-by-mean": ("p = Cast<to = 1>(u) [a] q = Sub(p, mean) [b] y = Mul(q, x)", "ab"),
+    "of-constants": ("w = Where(m, scale, low) y = Add(x, w)", ""),
+    # a layer makes activations of anything
+    "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "
+              "[d] s = Mul(e, r) g = MatMul(s, v) y = Relu(g)", "abcd"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), CASES.values(), ids=CASES.keys())
+def test_what_counts_is_found(nodes: str, wanted: str) -> None:
+    made = tiny.read(tiny.model(f"g ({INPUTS}) => (y) {{ {nodes} }}", CONSTANTS))
+    prepare(made)
+    found = [node.name or "" for node in counts_in(made, types_of(made)).nodes]
+    names = {node.name for node in graph.nodes(made) if len(node.name or "") == 1 and node.name in "abcdef"}
+    assert {name for name in found if name in names} == set(wanted.replace(" n", ""))
+    assert len(found) == len(wanted.replace(" ", ""))
+
+
+ROTARY = """g (int64[N, S] i, float[N, S, 64] x) => (y) {
+  [cast] p = Cast<to = 1>(i) [column] q = Unsqueeze(p, last) [angle] r = Mul(q, f) [sine] s = Sin(r)
+  [first] h = MatMul(x, w) [turn] u = Mul(h, s) [last] y = MatMul(u, w) }"""
+
+
+def rotary(width: int = 64) -> onnx.ModelProto:
+    f = (1e4 ** -(np.arange(width) / width)).astype(np.float32).reshape(1, 1, width)
+    return tiny.model(
+        ROTARY.replace("64] x", f"{width}] x"), {"f": f, "w": normal(width, width), "last": np.array([-1])}
+    )
+
+
+@pytest.mark.parametrize(("target", "is_kept"), [("onnx", True), ("ort-cuda", True), ("ort-cpu", False)])
+def test_the_plan_says_what_counts_and_why(target: str, is_kept: bool) -> None:
+    made = tiny.read(rotary())
+    prepare(made)
+    plan = make_plan(made, Recipe("fp16"), targets.get(target), types_of(made))
+    kept = {choice.node for choice in plan if choice.reason == REASON}
+    assert kept == ({"cast", "column", "angle", "sine"} if is_kept else set())
+    assert plan.choices["first"].method == (Method.HALF if is_kept else Method.STORED)
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "bf16", "w4a16", "w8a8-dynamic"])
+@pytest.mark.parametrize("target", [targets.get("onnx"), targets.get("onnxq")], ids=["onnx", "onnxq"])
+def test_frequencies_are_not_rounded(scheme: str, target: Target) -> None:
+    """A table of 256 of them is long enough to be worth fewer bits otherwise."""
+    made = tiny.read(rotary(256))
+    prepare(made)
+    plan = make_plan(made, Recipe(scheme), target, types_of(made))
+    assert plan.choices["angle"].method is Method.KEEP
+    assert plan.choices["angle"].reason == REASON
+
+
+def test_bounds_are_kept_by_arithmetic() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a, b = (np.sort(rng.integers(-9, 9, 2)) for _ in range(2))
+        spanned = [Span(float(low), float(high), whole=True) for low, high in (a, b)]
+        x, y = (rng.integers(low, high + 1, 50).astype(np.float64) for low, high in (a, b))
+        assert_within(spans.added(*spanned), x + y)
+        assert_within(spans.multiplied(*spanned), x * y)
+        assert_within(spans.absolute(spanned[0]), np.abs(x))
+        assert_within(spans.negated(spanned[0]), -x)
+        assert_within(spans.total(spanned[0]), np.cumsum(x))
+        assert_within(spans.clipped(*spanned, spanned[1]), np.clip(x, *b))
+        if (y != 0).all():
+            assert_within(spans.divided(*spanned, whole=False), x / y)
+            assert_within(spans.divided(*spanned, whole=True), np.trunc(x / y))
+
+
+def assert_within(found: Span, numbers: NDArray) -> None:
+    assert found.low - 1e-9 <= numbers.min() and numbers.max() <= found.high + 1e-9
+    assert not found.whole or np.array_equal(numbers, np.rint(numbers))
