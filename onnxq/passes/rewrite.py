@@ -32,6 +32,8 @@ from onnxq.passes.regions.make_regions import MakeRegions
 from onnxq.passes.store_halves import StoreHalves
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
+from onnxq.planning.counts.find_counts import counts_in
+from onnxq.planning.counts.spans import BFLOAT16
 from onnxq.planning.scales import activation_scales
 from onnxq.recipe import KEEP, Recipe
 from onnxq.summaries.evidence import NO_EVIDENCE, Evidence
@@ -75,7 +77,8 @@ def rewrite(
         behind += [KeepInFloat(), *([] if regions else [PartGemms()])]
     behind.append(RemoveUnused())
     if target.has_onnxq_ops and any(choice.joins_bf16_region for choice in plan):
-        behind.append(MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe)))
+        counting = frozenset(node.name or "" for node in counts_in(model, types(), BFLOAT16).nodes)
+        behind.append(MakeBf16Regions(types(), _in_bfloat16(model, plan, recipe), counting))
     if regions and plan.those(Method.STATIC):
         behind.append(MakeRegions(ranges.ranks, types()))
     if not target.consumer:

@@ -30,6 +30,7 @@ ADVICE = (
     (r"dynamically quantized LSTM|DynamicQuantizeLSTM", "target ort-cpu, and a forward layout"),
     (r"outlier channels", "calibration data (--data), by which channels are scaled"),
     (r"table that", "nothing: tables are small, and rounding them shifts positions"),
+    (r"counts places", "nothing: numbers that are added up or turned have to be exact, and are few"),
     (r"chosen by search", "another --budget"),
     (r"depthwise|so few weights", "nothing: scales would cost as much as the codes save"),
     (r"bits lose too much|8 bits a (channel|row)", "--set with a longer or shorter format for this node"),

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 import onnxq
 from onnxq.plan import Method
+from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.recipe import Recipe, Rule
 from onnxq.runtime import native
 from onnxq.runtime.session import Session
@@ -183,3 +184,64 @@ def test_what_onnxruntime_does_not_open_is_said_to_be_compared_with_what_was_pre
     data = [{"x": tiny.normal(1, 64, seed=seed, dtype=np.float16)} for seed in range(8)]
     check = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w8a8", keep_slow=True), data=data).check
     assert check is not None and any("does not open" in note and "prepared of it" in note for note in check.notes)
+
+
+TURNED = """g (int64[N, S] i, float[N, S, 64] x) => (y) {
+  p = Cast<to = 1>(i)  q = Unsqueeze(p, last)  a = Mul(q, f)  s = Sin(a)  h = MatMul(x, w)  u = Mul(h, s)
+  y = MatMul(u, w) }"""
+MEAN = """g (float[N, S, 64] x) => (y) {
+  h = MatMul(x, w)  t = ReduceSum<keepdims = 0>(h, one)  n = Shape<start = 1, end = 2>(x)  k = Cast<to = 1>(n)
+  m = Div(t, k)  y = MatMul(m, w) }"""
+NUMBERS = {
+    "w": tiny.normal(64, 64) / 8,
+    "f": (1e4 ** -(np.arange(64) / 64)).astype(np.float32),
+    "last": np.array([-1]),
+    "one": np.array([1]),
+}
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort-cuda"])
+@pytest.mark.parametrize("offset", [0, 2500, 60000])
+def test_places_are_not_computed_in_float16(offset: int, target: str, tmp_path: Path) -> None:
+    path = tiny.save(tiny.model(TURNED, NUMBERS), tmp_path)
+    made = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("fp16"), target=target)
+    feed = {"i": np.arange(offset, offset + 16)[None], "x": tiny.normal(1, 16, 64, seed=3)}
+    wanted = tiny.evaluate(onnx.load(path), **feed)[0]
+    assert tiny.sqnr(wanted, tiny.evaluate(onnx.load(made.output), **feed)[0]) > 45
+    assert any(choice.reason == COUNTS for choice in made.plan)
+
+
+@pytest.mark.parametrize("length", [60, 66000])
+def test_lengths_are_not_divided_by_in_float16(length: int, tmp_path: Path) -> None:
+    """66000 is infinite there."""
+    path = tiny.save(tiny.model(MEAN, NUMBERS), tmp_path)
+    made = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("fp16"), target="onnx")
+    x = tiny.normal(1, length, 64, seed=3) + 1
+    wanted, got = (tiny.evaluate(onnx.load(each), x=x)[0] for each in (path, made.output))
+    assert tiny.sqnr(wanted, got) > 45
+
+
+COUNTED = """g (float[N, 16, 8, 8] x, int64[N, 1, 8, 8] i) => (y) {
+  p = Cast<to = 1>(i)  c = Conv<pads = [1, 1, 1, 1]>(x, v)  a = Relu(c)  s = Add(a, p)  t = Sin(s)  y = Conv(t, u) }"""
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+@pytest.mark.parametrize("target", ["onnx", "onnxq"])
+@pytest.mark.parametrize("offset", [0, 300, 2500])
+def test_places_are_not_computed_in_bfloat16(
+    offset: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNXQ_FORCE_ISA", "scalar")  # bf16 regions run by name anywhere
+    constants = {"v": tiny.normal(64, 16, 3, 3) / 12, "u": tiny.normal(32, 64, 1, 1, seed=1) / 8}
+    path = tiny.save(tiny.model(COUNTED, constants), tmp_path)
+
+    def sample(seed: int, first: int) -> dict[str, NDArray]:
+        places = np.random.default_rng(seed).integers(first, first + 99, (1, 1, 8, 8))
+        return {"x": tiny.normal(1, 16, 8, 8, seed=seed), "i": places}
+
+    data = [sample(seed, 0) for seed in range(4)]
+    made = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("bf16", keep_slow=True), target=target, data=data)
+    ops = {node.op_type for node in onnx.load(made.output).graph.node}
+    assert ("Bf16Region" in ops) == (target == "onnxq")
+    feed = sample(9, offset)
+    assert tiny.sqnr(Session(path).run(feed)[0], Session(made.output).run(feed)[0]) > 40

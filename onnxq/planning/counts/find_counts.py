@@ -1,4 +1,4 @@
-"""Which nodes have to compute in float32, as float16 does not hold what they count."""
+"""Which nodes have to compute in float32, as shorter floats do not hold what they count."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MAKE_FLOATS = frozenset({"Cast", "CastLike", "Range"})
 
 @dataclass
 class Counts:
-    """Nodes that compute with numbers that come of integers, by which they may be large and yet have to be exact.
+    """Nodes that compute with numbers that come of integers, which may be large and yet have to be exact.
 
     Attributes:
-        nodes: those that float16 would make wrong.
+        nodes: those that shorter floats would make wrong.
         exact: those of them whose constants have to be exact too, as angles are multiples of them.
     """
 
@@ -41,19 +41,23 @@ class Counts:
     exact: set[ir.Node] = field(default_factory=set)
 
 
-def counts_in(model: ir.Model, types: Types) -> Counts:
+def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts:
     """Numbers that come of integers, from where they become floats to where a function bounds them, or a float
     activation of the network takes them as a factor.
 
     1. An integer may be any, unless it is of a type of 8 bits, a truth value, or computed of such: `spans.py` has the
-       bounds. Those up to 2048 are exact in float16, and fractions up to 16 good enough.
+       bounds. Those up to 2048 are exact in float16, and fractions up to 16 good enough; up to 256 and 2 in bfloat16.
     2. Masks are 0 or 1: what becomes a truth value, or is multiplied by -1000 or less to hide scores.
     3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
        made of them (`uses.py`): there large numbers cancel, or turn.
     4. There also floats that are given to the model count, and constants are exact.
+
+    Args:
+        types: of the model's values.
+        digits: of the shorter floats, in bits.
     """
     nodes = list(graph.nodes(model))
-    finder = _Finder(types, uses_in(nodes, types))
+    finder = _Finder(types, uses_in(nodes, types), digits)
     for node in nodes:
         if node.domain == "":
             finder.visit(node)
@@ -61,8 +65,8 @@ def counts_in(model: ir.Model, types: Types) -> Counts:
 
 
 class _Finder:
-    def __init__(self, types: Types, uses: Uses) -> None:
-        self.types, self.uses, self.found = types, uses, Counts()
+    def __init__(self, types: Types, uses: Uses, digits: int) -> None:
+        self.types, self.uses, self.digits, self.found = types, uses, digits, Counts()
         self.spans: dict[ir.Value, Span] = {}
 
     def visit(self, node: ir.Node) -> None:
@@ -90,7 +94,7 @@ class _Finder:
     def _is_coarse(self, value: ir.Value, span: Span | None) -> bool:
         if span is None or not self._is_float(value) or graph.constant(value) is not None:
             return False
-        return not span.fits_half or (value in self.uses.stepped and not span.whole)
+        return not span.fits(self.digits) or (value in self.uses.stepped and not span.whole)
 
     def _of(self, value: ir.Value, reader: ir.Node) -> Span | None:
         """The bounds of a number as `reader` reads it; None for a float that comes of none."""
@@ -119,7 +123,7 @@ class _Finder:
         if is_float and not counts and node.op_type != "Range":
             return ANY if ANY in known and node.op_type in MOVES else None
         made = _computed(node, known, is_float=is_float)
-        if is_float and not made.fits_half and node.op_type not in _SUMS and all(map(_is_switch, counts)):
+        if is_float and not made.fits(self.digits) and node.op_type not in _SUMS and all(map(_is_switch, counts)):
             return None  # of two numbers only, which may be any
         is_small = node.op_type in ("Log", "Sqrt") or (node.op_type == "Div" and len(counts) == 2)
         return None if is_float and is_small and output not in self.uses.stepped else made

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.model.weights import FRACTIONS_BELOW
-
-#: Up to this size float16 holds every whole number.
-WHOLE_BELOW = 2048.0
+#: Digits of the numbers of float16 and of bfloat16: whole ones of so many bits are exact.
+HALF, BFLOAT16 = 11, 8
+#: Bits of those that fractions need to survive with two digits.
+FRACTION = 7
 #: Constants of more numbers are not looked into.
 MOST_NUMBERS = 1 << 16
 
@@ -24,10 +24,9 @@ class Span:
     high: float
     whole: bool
 
-    @property
-    def fits_half(self) -> bool:
-        """Whether float16 rounds none of them by so much that what counts would miscount."""
-        return max(-self.low, self.high) <= (WHOLE_BELOW if self.whole else FRACTIONS_BELOW)
+    def fits(self, digits: int) -> bool:
+        """Whether none of them is rounded by so much, to binary `digits`, that what counts would miscount."""
+        return max(-self.low, self.high) <= 2.0 ** (digits if self.whole else digits - FRACTION)
 
     def joined(self, other: Span) -> Span:
         """What is either in this or in that."""

@@ -29,12 +29,15 @@ def entry(value: Tensor) -> Group:
     return read_of(value)
 
 
-def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict[Tensor, Group]:
+def groups_of(
+    subgraph: ir.Graph, types: Types, allowed: frozenset[str], counting: frozenset[str] = frozenset()
+) -> dict[Tensor, Group]:
     """By the value that it makes, every group of this graph, in its order; no node is in two of them.
 
     Args:
         types: types and shapes of values, by their names.
         allowed: names of convolutions that may compute in bfloat16; weights of small ones may be in float32.
+        counting: names of nodes that must not.
     """
     found: dict[Tensor, Group] = {}
     taken: set[ir.Node] = set()
@@ -45,6 +48,8 @@ def groups_of(subgraph: ir.Graph, types: Types, allowed: frozenset[str]) -> dict
             continue
         group = _group(node, types, order, pixels, allowed)
         for each in _move_groups(node, types) if group is None else [group]:
+            if not counting.isdisjoint(inner.name or "" for inner in each.nodes):
+                continue
             found[each.made] = each
             taken |= set(each.nodes)
     return found

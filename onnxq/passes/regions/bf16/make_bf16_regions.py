@@ -35,11 +35,12 @@ class MakeBf16Regions(Pass):
     Args:
         types: types and shapes of values, by the names that they have in the model.
         allowed: names of convolutions that may compute in bfloat16; weights of small ones may be in float32.
+        counting: names of nodes that must not, as bfloat16 does not hold what they count.
     """
 
-    def __init__(self, types: Types, allowed: frozenset[str]) -> None:
+    def __init__(self, types: Types, allowed: frozenset[str], counting: frozenset[str] = frozenset()) -> None:
         super().__init__()
-        self.types, self.allowed = Types(types), allowed
+        self.types, self.allowed, self.counting = Types(types), allowed, counting
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         names = Names(model)
@@ -48,7 +49,7 @@ class MakeBf16Regions(Pass):
         for subgraph in [each for each in graph.graphs(model) if each not in left_out]:
             subgraph.sort()
             while len(subgraph) <= MOST_NODES:
-                found = find_islands(subgraph, groups_of(subgraph, self.types, self.allowed))
+                found = find_islands(subgraph, groups_of(subgraph, self.types, self.allowed, self.counting))
                 if not found:
                     break
                 for groups in found:
