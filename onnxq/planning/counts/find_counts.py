@@ -73,7 +73,7 @@ class _Finder:
         numbers = numbers_of(node)
         if self._is_float(node.outputs[0]) and node.op_type not in _MAKE_FLOATS:
             numbers = [value for value in numbers if self._is_float(value)]
-        read = [self._of(value, node) for value in numbers]
+        read = self._read(numbers, node)
         made = None if node.op_type in _BOUNDED or graph.has_body(node) else self._made(node, numbers, read)
         if made is not None:
             self.spans.update(dict.fromkeys(node.outputs, made))
@@ -96,8 +96,14 @@ class _Finder:
             return False
         return not span.fits(self.digits) or (value in self.uses.stepped and not span.whole)
 
+    def _read(self, numbers: list[ir.Value], reader: ir.Node) -> list[Span | None]:
+        """The bounds of numbers as `reader` reads them; None for floats that come of no integers."""
+        found = [self._of(value, reader) for value in numbers if graph.constant(value) is None]
+        if found and not any(found):
+            return [None] * len(numbers)  # an activation, whatever constants are beside it: those are not looked into
+        return [self._of(value, reader) for value in numbers]
+
     def _of(self, value: ir.Value, reader: ir.Node) -> Span | None:
-        """The bounds of a number as `reader` reads it; None for a float that comes of none."""
         if value in self.spans:
             return self.spans[value]
         tensor, is_turned = graph.constant(value), not self.uses.turned.isdisjoint(reader.outputs)
