@@ -32,6 +32,7 @@ CONSTANTS = {
     "v": normal(4, 64),
     "c": normal(4, 64, 3, seed=1),
     "mean": np.float32(123.7),
+    "table": normal(2000, 64),  # too large to be looked into
 }
 CASES = {
     # turned: up to the sine, but not what it makes
@@ -64,6 +65,8 @@ CASES = {
     # numbers of few bits are exact, but for what is subtracted from them
     "pixels": ("p = Cast<to = 1>(u) y = Mul(p, x)", ""),
     "pixels-by-mean": ("p = Cast<to = 1>(u) [a] q = Sub(p, mean) [b] y = Mul(q, x)", "ab"),
+    "words": ("w = Gather(table, i) y = Relu(w)", ""),
+    "angles-of-places": ("[a] w = Gather(table, i) [b] y = Cos(w)", "ab"),
     "of-constants": ("w = Where(m, scale, low) y = Add(x, w)", ""),
     # a layer makes activations of anything
     "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "

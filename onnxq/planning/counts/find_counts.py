@@ -127,7 +127,7 @@ class _Finder:
             return ANY if coarse and is_float and self._stays_coarse(node) else None
         counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
         if is_float and not counts and node.op_type != "Range":
-            return ANY if ANY in known and node.op_type in MOVES else None
+            return ANY if node.op_type in MOVES and output in self.uses.turned else None
         made = _computed(node, known, is_float=is_float)
         if is_float and not made.fits(self.digits) and node.op_type not in _SUMS and all(map(_is_switch, counts)):
             return None  # of two numbers only, which may be any
