@@ -166,12 +166,11 @@ class PlanBench:
 
         Samples that take several times the work of others are looked at only if they are clearly worse.
         """
-        contrasts = self._quality_everywhere(plan).contrasts()
-        worst = min(
-            (contrasts.get(label, MAX_DB) for label in self._others if not self._is_long(label)), default=MAX_DB
-        )
+        found = self._quality_everywhere(plan).contrasts()
+        contrasts = {label: found.get(label, MAX_DB) for label in self._others}  # not of those without a number
+        worst = min((contrasts[label] for label in self._others if not self._is_long(label)), default=MAX_DB)
         labels = [each for each in self._others if not self._is_long(each) or contrasts[each] < worst - OVERLOOKED]
-        self._look_at(sorted(labels, key=lambda label: contrasts.get(label, MAX_DB))[:WATCHED])
+        self._look_at(sorted(labels, key=contrasts.__getitem__)[:WATCHED])
 
     def overlooks(self, plan: Plan, aim: float = -math.inf) -> bool:
         """Whether `plan` is worse on samples that are not looked at, or below an `aim` that it reaches on those that
