@@ -56,11 +56,10 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
         types: of the model's values.
         digits: of the shorter floats, in bits.
     """
-    nodes = list(graph.nodes(model))
+    nodes = [node for node in graph.nodes(model) if node.domain == "" and node.outputs]
     finder = _Finder(types, uses_in(nodes, types), digits)
     for node in nodes:
-        if node.domain == "":
-            finder.visit(node)
+        finder.visit(node)
     return finder.found
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.model import graph
+
 #: Digits of the numbers of float16 and of bfloat16: whole ones of so many bits are exact.
 HALF, BFLOAT16 = 11, 8
 #: Bits of those that fractions need to survive with two digits.
@@ -47,7 +49,8 @@ OF_TYPE = {
 
 def of_tensor(tensor: ir.TensorProtocol) -> Span:
     """The numbers of a constant."""
-    is_short = 0 < tensor.size <= MOST_NUMBERS and tensor.dtype is not ir.DataType.STRING
+    is_number = tensor.dtype in graph.FLOATS or tensor.dtype.is_integer() or tensor.dtype is ir.DataType.BOOL
+    is_short = is_number and tensor.size <= MOST_NUMBERS
     w = tensor.numpy().astype(np.float64) if is_short else np.empty(0)
     if not w.size or not np.isfinite(w).all():
         return OF_TYPE.get(tensor.dtype, ANY_WHOLE if tensor.dtype.is_integer() else ANY)

@@ -76,13 +76,11 @@ def numbers_of(node: ir.Node) -> list[ir.Value]:
 
 
 def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
-    """Of all values, from the last node to the first."""
+    """Of all values, from the last node to the first; all are standard operators."""
     found = Uses()
     for node in reversed(nodes):
-        if node.domain != "":
-            continue
         numbers, op = numbers_of(node), node.op_type
-        to = ir.DataType(graph.attribute_int(node, "to", 1)) if op == "Cast" else None
+        to = types.of(node.outputs[0]).dtype if op == "Cast" else None
         if op in TURNS:
             found.turned.update(numbers)
         if op in _STEPS or (to is not None and to.is_integer()):
