@@ -39,6 +39,7 @@ from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
+from onnxq.checkpoints.own_arrays import as_in_graph, without_tables
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe, listed
@@ -145,7 +146,7 @@ def import_weights(
         write.require_onnx(Path(output))
     guard.reads(path, checkpoint)
     progress.start("loading")
-    tensors = open_folder_or_file(checkpoint)
+    tensors = as_in_graph(open_folder_or_file(checkpoint))
     layers = _layers(tensors, how)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{_scheme(layers)}.onnx")
     guard.reads(*tensors.files)
@@ -206,6 +207,7 @@ def _put_in(
     is_checked = how.match != "unchecked"
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    tensors, layers = without_tables(model, tensors, layers, renamed)
     ties.part(model, tensors, renamed)
     own = unmatched.constants(model)
     folded = batchnorms.fold(model, tensors, renamed)
@@ -304,6 +306,8 @@ def _name_shapes(
         source = name if name in match.unused else renamed(name)
         if name in own and source in match.unused:
             here, there = (list(array.shape) for array in (own[name].numpy(), tensors[source]))
+            if here == there:
+                continue
             match.bare.remove(name)
             match.misfits.append(f"'{source}' is of shape {there}, that of the model of {here}")
 

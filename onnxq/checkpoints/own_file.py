@@ -20,6 +20,11 @@ from onnxq.formats import E8M0, Granularity, QuantizedTensor
 TABLE, KEY = "onnxq.json", "onnxq"
 #: What the table says of an array that was kept and is a matrix of a product.
 PRODUCT = "product"
+#: Key of the metadata of a file that has another layout than ours: which of its tensors of floats are matrices
+#: [outputs, inputs] of products. Others lie as they do in the graph.
+PRODUCTS = "onnxq.products"
+#: Key of the same: what constants are called in the graph whose names are others in such a file.
+NAMES = "onnxq.names"
 
 
 def table_of(tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -35,6 +40,26 @@ def table_of(tensors: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[st
     except (KeyError, ValueError, TypeError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def products_of(metadata: Mapping[str, Any]) -> list[str]:
+    """What `PRODUCTS` says, as text or in GGUF's list, as far as it is names."""
+    said = _said(metadata, PRODUCTS)
+    return [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
+
+
+def names_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What `NAMES` says: names of the graph by those of the file."""
+    said = _said(metadata, NAMES)
+    pairs = said.items() if isinstance(said, dict) else ()
+    return {key: name for key, name in pairs if isinstance(name, str)}
+
+
+def _said(metadata: Mapping[str, Any], key: str) -> Any:
+    try:
+        return limits.parse_json(said) if isinstance(said := metadata.get(key), str) else said
+    except ValueError:
+        return None
 
 
 def parts_of(name: str, entry: Any) -> list[str]:

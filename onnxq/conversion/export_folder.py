@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +14,10 @@ from numpy.typing import NDArray
 
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import Tensor
+from onnxq.checkpoints.own_file import NAMES, PRODUCTS
 from onnxq.checkpoints.shards import Shards
 from onnxq.conversion import files, layers
-from onnxq.conversion.export_weights import Exported, Row, require_codes, weights
+from onnxq.conversion.export_weights import Exported, Row, by_inputs, products, require_codes, weights
 from onnxq.conversion.gguf_forms import distance
 from onnxq.conversion.llama.transformers import as_checkpoint
 from onnxq.conversion.restore import restore_products
@@ -73,16 +76,16 @@ def export_folder(
         named, about, origin = as_checkpoint(path)
     except BadModel as error:
         named, origin = list(weights(loaded)), f"not a Llama of transformers, names are the model's: {error}"
+    done = _Written(project) if about else _Written(project, {*products(loaded)}, {*by_inputs(loaded)})
     rows: list[Row] = []
-    schemes: dict[str, Any] = {}
     with staging.staging(folder) as around, staging.as_sentences(folder):
         staged = around / "folder"
         staged.mkdir()
-        shards = Shards(staged, project.metadata, shard_size)
+        shards = Shards(staged, done.metadata, shard_size)
         environment.progress.start("writing")
         for name, read in named:
             tensor = read()
-            tensors, said = _group(project, name, tensor, schemes)
+            tensors, said = done.group(name, tensor)
             shards.add(tensors, said)
             is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
             word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
@@ -90,28 +93,58 @@ def export_folder(
             near = None if read_as is tensor else distance(tensor, read_as)
             rows.append(Row(name, tuple(tensor.shape), word, near))
         written = [folder / file.name for file in shards.close("model")]
-        config = about | project.config(schemes)
+        config = about | project.config(done.schemes)
         if config:
             write.write_text(staged / CONFIG, json.dumps(config, indent=2) + "\n")
             written.append(folder / CONFIG)
-        done = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
-        place.write_report(staged, json.dumps(done))
+        report = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
+        place.write_report(staged, json.dumps(report))
         place.publish(staged, folder, seen)
     return Exported(rows, (origin,), tuple(written))
 
 
-def _group(
-    project: ModuleType, name: str, tensor: Tensor, schemes: dict[str, Any]
-) -> tuple[dict[str, NDArray], dict[str, Any]]:
-    """The tensors of a weight, and what its file says of them."""
-    layer = name.removesuffix(".weight")
-    found = project.parts(layer, tensor) if isinstance(tensor, QuantizedTensor) else None
-    if found is not None:
-        tensors, said = found
-        schemes[layer] = said
-        return tensors, {f"{layer}.weight": said}
-    full = project.plain(name)
-    if isinstance(tensor, QuantizedTensor):
-        schemes[layer] = None
-        return {f"{layer}.weight": tensor.dequantize()}, {f"{layer}.weight": None}
-    return {full: tensor}, {full: None}
+@dataclass
+class _Written:
+    """What of a folder is written, and what its files say of it.
+
+    Attributes:
+        project: whose layout it has.
+        products: names of matrices that were codes, [outputs, inputs].
+        turned: those of them whose constants of that name are [inputs, outputs], as floats are again.
+        schemes: by layer, what the project says of its weight; None of floats.
+        names: of constants by those in the files, where these are others.
+        floats: in the files, of the floats that lie as [outputs, inputs].
+    """
+
+    project: ModuleType
+    products: Set[str] = frozenset()
+    turned: Set[str] = frozenset()
+    schemes: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    floats: set[str] = field(default_factory=set)
+
+    def group(self, name: str, tensor: Tensor) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """The tensors of a weight, and what its file says of them."""
+        layer = name.removesuffix(".weight")
+        found = self.project.parts(layer, tensor) if isinstance(tensor, QuantizedTensor) else None
+        if found is not None:
+            tensors, said = found
+            self.schemes[layer] = said
+            return tensors, {f"{layer}.weight": said}
+        full = self.project.plain(name)
+        array = tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
+        if isinstance(tensor, QuantizedTensor):
+            self.schemes[layer] = None
+        if name in self.turned:
+            array = array.T
+        elif name in self.products:
+            self.floats.add(full)
+        elif full != name:
+            self.names[full] = name
+        return {full: array}, {full: None}
+
+    def metadata(self, said: Mapping[str, Any]) -> dict[str, str]:
+        """Of a file: what the project says, and what lets onnxq read it again as it was."""
+        names = {full: name for full, name in self.names.items() if full in said}
+        own = {PRODUCTS: [name for name in said if name in self.floats], NAMES: names}
+        return self.project.metadata(said) | {key: json.dumps(value) for key, value in own.items() if value}

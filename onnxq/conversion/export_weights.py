@@ -15,7 +15,8 @@ from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import Value
-from onnxq.checkpoints.schemes.gguf import OWN, PRODUCTS
+from onnxq.checkpoints.own_file import PRODUCTS
+from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
 from onnxq.conversion.llama.export import as_llama
@@ -26,7 +27,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.origin import HALVES, ORIGIN, RESTORED, WEIGHT_TURNED
+from onnxq.model.origin import BY_INPUTS, HALVES, LIES, ORIGIN, RESTORED, WEIGHT_TURNED
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
@@ -146,6 +147,17 @@ def products(model: ir.Model) -> list[str]:
     """Names of the matrices that had codes, which lie as [outputs, inputs] whatever they are written as."""
     had_codes = {name: weight for name, _, weight in _named(model) if weight and weight.value.meta.get(RESTORED)}
     return [name for name, weight in had_codes.items() if weight.node.op_type in ("MatMul", "Gemm")]
+
+
+def by_inputs(model: ir.Model) -> list[str]:
+    """Names of `products` whose constant of that name was [inputs, outputs] before it became codes."""
+    noted = (
+        name
+        for name, _, weight in _named(model)
+        if weight and weight.node.metadata_props.get(LIES) == BY_INPUTS and name == _name(weight.value, weight)
+    )
+    found = {*noted}
+    return [name for name in products(model) if name in found]
 
 
 def _named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | None]]:

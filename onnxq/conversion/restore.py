@@ -21,7 +21,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import modules_of, name_modules
+from onnxq.model.origin import lie_by_inputs, modules_of, name_lying, name_modules
 from onnxq.model.weights import MIN_ELEMENTS, find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -151,7 +151,7 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
     """Names stay; modules are told of what takes a node's place too."""
     lift = LiftConstantsToInitializersPass(True, size_limit=0)
     prepare.run([InlineFunctions(), DropInitializerInputs(), lift, UniqueNames()], model)
-    modules = modules_of(model)
+    modules, turned = modules_of(model), lie_by_inputs(model)
     own = [ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
         own += [_InlineOwn(), lift, UniqueNames()]
@@ -170,6 +170,7 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
         model,
     )
     name_modules(model, modules)
+    name_lying(model, turned)
 
 
 def _is_read(dequantize: ir.Node, *, reads: Callable[[ir.Node], bool], wide: bool) -> bool:

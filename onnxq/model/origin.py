@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
+from onnxq.model.weights import Weight, weights_of
 
 #: The type that an initializer had in the file, in which it can be stored again without loss.
 STORED_TYPE = "onnxq.stored_type"
@@ -35,6 +37,10 @@ MODULE = "onnxq.module"
 SCOPES = "pkg.torch.onnx.name_scopes"
 #: Key of the metadata in which it says what was called, with what.
 CALL = "pkg.torch.onnx.fx_node"
+
+#: Of a node of ours that multiplies by codes: that the constant whose name they have lies as [inputs, outputs], which
+#: the codes do not tell. Modules of torch have theirs the other way, but for GPT-2's Conv1D and users' own parameters.
+LIES, BY_INPUTS = "onnxq.lies", "in, out"
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -68,6 +74,36 @@ def name_modules(model: ir.Model, modules: Mapping[str, str]) -> None:
         module = modules.get(node.name or "")
         if module and SCOPES not in node.metadata_props:
             node.metadata_props[MODULE] = module
+
+
+def lie_by_inputs(model: ir.Model) -> set[str]:
+    """Names of products whose weight is called like a parameter of a module, and lies as [inputs, outputs]."""
+    found = set[str]()
+    for node in graph.nodes(model):
+        own = weights_of(node) if graph.is_op(node, "MatMul", "Gemm") else ()
+        if node.metadata_props.get(LIES) == BY_INPUTS or any(_lies_by_inputs(weight) for weight in own):
+            found.add(node.name or "")
+    return found
+
+
+def _lies_by_inputs(weight: Weight) -> bool:
+    """Whether it lies so in the file: neither turned nor put in from a checkpoint, which has it in its way."""
+    name = weight.value.name or ""
+    is_of_file = "." in name and not name.endswith(WEIGHT_TURNED) and not weight.value.meta.get(TURNED)
+    is_matrix = len(weight.shape) == 2 and weight.role.index == 1 and weight.role.contraction == 0
+    return is_matrix and is_of_file and not isinstance(weight.tensor, GivenTensor)
+
+
+def name_lying(model: ir.Model, products: Collection[str]) -> None:
+    """Note down in a model's metadata which products `lie_by_inputs` found, as far as their weight is in codes now, be
+    they known as floats or not: what takes a node's place has its name."""
+    for node in graph.nodes(model) if products else ():
+        if node.name in products and all(_was_codes(weight) for weight in weights_of(node)):
+            node.metadata_props[LIES] = BY_INPUTS
+
+
+def _was_codes(weight: Weight) -> bool:
+    return isinstance(weight.tensor, GivenTensor) or bool(weight.value.meta.get(RESTORED))
 
 
 def inherit_type(made: ir.Value, source: ir.Value | None) -> None:

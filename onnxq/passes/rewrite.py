@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass, TopologicalSortPass
 from onnxq import passes
 from onnxq.errors import root_cause
 from onnxq.model import graph
-from onnxq.model.origin import modules_of, name_modules
+from onnxq.model.origin import lie_by_inputs, modules_of, name_lying, name_modules
 from onnxq.model.types import Types, types_of
 from onnxq.model.weights import find_weights
 from onnxq.passes.fusing.declare_ranks import DeclareRanks
@@ -90,6 +90,7 @@ def rewrite(
         cause = root_cause(error)
         raise cause from cause.__cause__
     name_modules(made, modules_of(model))
+    name_lying(made, lie_by_inputs(model))
     return made
 
 

@@ -160,7 +160,8 @@ def test_out_and_in_again(word: str, to: str, shard_size: int | None, tmp_path: 
     blank = {name: np.zeros_like(array) for name, array in CONSTANTS.items()} | {"c": CONSTANTS["c"]}
     tiny.save(tiny.model(TEXT, blank), tmp_path, "blank.onnx")
     back = import_weights(tmp_path / "blank.onnx", out, tmp_path / "back.onnx", target="onnxq", check=False)
-    assert sorted(back.match.prefixes.values()) == ["table", "v", "w"] and not back.match.rounded
+    given = {*back.match.prefixes.values(), *back.match.constants}  # a table in floats is like any other constant
+    assert given >= {"table", "v", "w"} and not back.match.rounded and not back.match.missing
     feeds = {"ids": np.array([1, 63, 0])}
     from onnxq.runtime.session import Session
 

@@ -17,7 +17,7 @@ from onnxq.checkpoints import schemes
 from onnxq.checkpoints.checkpoint import open_folder_or_file
 from onnxq.checkpoints.encode_arrays import decode_file, encode_arrays, write_weights
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
-from onnxq.checkpoints.schemes.gguf import PRODUCTS
+from onnxq.checkpoints.own_file import PRODUCTS
 from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import OnnxqError
@@ -153,15 +153,15 @@ def test_square_matrices_of_gguf_are_not_taken_the_wrong_way_round(tmp_path: Pat
     quantize(model, small, recipe, target="onnxq", check=False)
     export_weights(small, tmp_path / "w.gguf")
     back = tmp_path / "back.onnx"
-    done = import_weights(model, tmp_path / "w.gguf", back, target="onnxq", check=False, options=PARTIAL)
+    done = import_weights(model, tmp_path / "w.gguf", back, target="onnxq", check=False)
     assert sorted(done.match.prefixes.values()) == ["u", "v", "w"]
     x = {"x": tiny.normal(1, 64, seed=7)}
     for wanted, found in zip(Session(small).run(x), Session(back).run(x), strict=True):
         assert tiny.sqnr(wanted, found) > 25
     before = (tmp_path / "w.gguf").read_bytes()  # files once did not say which of them are products
     (tmp_path / "w.gguf").write_bytes(before.replace(PRODUCTS.encode(), b"x" * len(PRODUCTS)))
-    with pytest.raises(OnnxqError, match="has nothing for"):
-        import_weights(model, tmp_path / "w.gguf", tmp_path / "no.onnx", target="onnxq", check=False, options=PARTIAL)
+    with pytest.raises(OnnxqError, match="does not fit"):
+        import_weights(model, tmp_path / "w.gguf", tmp_path / "no.onnx", target="onnxq", check=False)
 
 
 def test_encoded_arrays_go_into_a_model(tmp_path: Path) -> None:

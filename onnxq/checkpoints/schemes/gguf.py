@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
+from onnxq.checkpoints import own_file
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.checkpoints.stored import Layer, Stored, key, names_with
@@ -25,8 +26,6 @@ from onnxq.formats import Granularity, QuantizedTensor
 ROTATED = ("llama", "llama4", "deci", "minicpm", "arctic", "granite", "granitemoe", "refact", "smallthinker")
 #: What `onnxq convert` calls the architecture of graphs that llama.cpp does not run, with the tensors' names in them.
 OWN = "onnx"
-#: Of such a file, which tensors are matrices of products: others lie as they do in the graph.
-PRODUCTS = "onnxq.products"
 #: llama.cpp's names, and those of Hugging Face's llama, for most decoders alike.
 NAMES = {
     "attn_q": "self_attn.q_proj",
@@ -51,7 +50,7 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
     named = {key(name, "weight"): name for name in names_with(checkpoint, "weight")}
     if checkpoint.metadata.get("general.architecture") == OWN:
         named |= {source: source for source in checkpoint if source not in named and not source.endswith(".bias")}
-    told = set(products(checkpoint))
+    told = set(own_file.products_of(checkpoint.metadata))
     for source, name in named.items():
         file = checkpoint.shards[source]
         shape, format = file.outline(source) if isinstance(file, Gguf) else ((), None)
@@ -66,17 +65,11 @@ def is_foreign(checkpoint: Checkpoint) -> bool:
     return checkpoint.is_gguf and checkpoint.metadata.get("general.architecture") != OWN
 
 
-def products(checkpoint: Checkpoint) -> list[str]:
-    """Tensors of a file of our own that are matrices of products, as far as it says so."""
-    said = checkpoint.metadata.get(PRODUCTS, [])
-    return [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
-
-
 def may_lie_turned(checkpoint: Checkpoint, name: str) -> bool:
     """Whether a tensor may be a matrix of a product, [outputs, inputs], or lie as in the graph, which files of our own
     did not say once."""
     is_own = checkpoint.is_gguf and checkpoint.metadata.get("general.architecture") == OWN
-    return is_own and PRODUCTS not in checkpoint.metadata and len(checkpoint[name].shape) == 2
+    return is_own and own_file.PRODUCTS not in checkpoint.metadata and len(checkpoint[name].shape) == 2
 
 
 def aliases(name: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Our own files, as `onnxq encode` and `onnxq convert` write them: any format, with the codes that it has.
 
 Weights of products lie as [out, in], tables as [rows, width]; arrays of other shapes are none of a product. Floats that
-were codes in the model are plain arrays here, of which the table says that they are of a product.
+were codes in the model are plain arrays here, of which the table says that they are of a product; in the layouts of
+other projects, which `onnxq convert` writes too, the file's metadata.
 
 Source: `own_file.py`.
 """
@@ -42,7 +43,10 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
 def _tables(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
     """What the files say of their arrays, each of its own."""
     for file in {id(file): file for file in checkpoint.shards.values()}.values():
-        found = own_file.table_of(file, getattr(file, "metadata", {}))
+        metadata = getattr(file, "metadata", {})
+        found = own_file.table_of(file, metadata)
+        if found is None and not checkpoint.is_gguf:
+            found = dict.fromkeys(own_file.products_of(metadata), own_file.PRODUCT)
         yield from ((name, entry) for name, entry in (found or {}).items() if isinstance(name, str))
 
 

@@ -1,0 +1,154 @@
+"""Our own files as the graph has what is in them: arrays that are no matrices are floats, under the names of constants.
+
+Kernels of convolutions, tables of places and weights of recurrent layers have codes in our files, too, which models
+take as floats only. Layouts of other projects have other names for some constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.checkpoints import own_file
+from onnxq.checkpoints.checkpoint import Checkpoint
+from onnxq.checkpoints.gguf_file import Gguf
+from onnxq.checkpoints.schemes import FLOATS
+from onnxq.checkpoints.stored import Layer, key
+from onnxq.errors import BadData, BadModel
+from onnxq.formats import QuantizedTensor
+from onnxq.model import graph
+from onnxq.model.weights import weights_of
+
+Read = Callable[[], Any]
+
+
+def as_in_graph(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with floats in the place of codes that are of no matrix, and with the names of the graph."""
+    if checkpoint.is_gguf:
+        return with_floats(checkpoint, dict(_blocks(checkpoint)))
+    floats, gone = dict[str, Read](), set[str]()
+    for file in {id(file): file for file in checkpoint.shards.values()}.values():
+        metadata = getattr(file, "metadata", {})
+        for name, own in own_file.names_of(metadata).items():
+            if name in checkpoint and own not in checkpoint:
+                floats[own] = _kept(file, name)
+                gone.add(name)
+        for name, entry in (own_file.table_of(file, metadata) or {}).items():
+            if _is_array(entry) and name not in checkpoint:
+                floats[name] = _decoded(file, name, entry)
+                gone |= {part for part in checkpoint if part.startswith(f"{name}.") and part in _parts(name, entry)}
+    return with_floats(checkpoint, floats, gone)
+
+
+def with_floats(checkpoint: Checkpoint, floats: Mapping[str, Read], gone: set[str] | None = None) -> Checkpoint:
+    """The checkpoint with arrays that are made when they are asked for, and without those of some names."""
+    if not floats:
+        return checkpoint
+    made, gone = _Made(floats), gone or set()
+    shards = {name: file for name, file in checkpoint.shards.items() if name not in gone}
+    return dataclasses.replace(checkpoint, shards={**shards, **dict.fromkeys(floats, made)})
+
+
+def without_tables(
+    model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer], renamed: Callable[[str], str]
+) -> tuple[Checkpoint, list[Layer]]:
+    """The same with floats in the place of layers of codes that the model has as constants which no product reads, nor
+    a lookup: places that are added."""
+    constants = {
+        renamed(name): value
+        for owner in graph.graphs(model)
+        for name, value in owner.initializers.items()
+        if graph.constant(value) is not None and not any(_is_of_product(use.node, value) for use in value.uses())
+    }
+    floats, gone, rest = dict[str, Read](), set[str](), list[Layer]()
+    for layer in layers:
+        names = (name for name in (layer.name, f"{layer.name}.weight") if name in constants)
+        name = next(names, None) if layer.scheme != FLOATS and not layer.is_joined else None
+        tensor = None if name is None else graph.constant(constants[name])
+        if name is None or tensor is None or _shape_of(layer) != tuple(tensor.shape.numpy()):
+            rest.append(layer)
+            continue
+        floats[name] = functools.partial(_opened, layer)
+        gone |= {part for part in layer.tensors if part in checkpoint and part != key(layer.name, "bias")}
+    return with_floats(checkpoint, floats, gone), rest
+
+
+def _opened(layer: Layer) -> NDArray:
+    return layer.open().floats()
+
+
+def _shape_of(layer: Layer) -> tuple[int, int] | None:
+    try:
+        return layer.open().shape
+    except BadModel:
+        return None
+
+
+def _is_of_product(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node multiplies by a matrix or looks up its rows, or makes the one that another does."""
+    is_weight = any(weight.value is value for weight in weights_of(node, least=1))
+    return is_weight or graph.is_op(node, "Transpose", "Identity", "Cast", "Reshape")
+
+
+class _Made(Mapping[str, Any]):
+    """Arrays that are made when they are asked for."""
+
+    def __init__(self, reads: Mapping[str, Read]) -> None:
+        self._reads = reads
+
+    def __getitem__(self, name: str) -> Any:
+        return self._reads[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reads)
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+
+def _is_array(entry: Any) -> bool:
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    return isinstance(shape, list) and len(shape) != 2
+
+
+def _parts(name: str, entry: Any) -> list[str]:
+    try:
+        return own_file.parts_of(name, entry)
+    except BadData:
+        return [f"{name}.codes"]
+
+
+def _kept(file: Mapping[str, Any], name: str) -> Read:
+    return lambda: file[name]
+
+
+def _decoded(file: Mapping[str, Any], name: str, entry: Any) -> Read:
+    def read() -> NDArray:
+        try:
+            return own_file.weight_of(name, entry, file).dequantize()
+        except BadData as error:
+            raise BadModel(str(error)) from None
+
+    return read
+
+
+def _blocks(checkpoint: Checkpoint) -> Iterator[tuple[str, Read]]:
+    """Tensors of GGUF in blocks that are of no matrix."""
+    for name, file in checkpoint.shards.items():
+        if isinstance(file, Gguf):
+            shape, format = file.outline(name)
+            if format is not None and len(shape) != 2:
+                yield name, _floats_of(file, name)
+
+
+def _floats_of(file: Gguf, name: str) -> Read:
+    def read() -> NDArray:
+        made = file[name]
+        return made.dequantize() if isinstance(made, QuantizedTensor) else made
+
+    return read

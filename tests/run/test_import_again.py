@@ -1,0 +1,118 @@
+"""What `onnxq convert` writes of a model without a graph comes back into the model that it was quantized from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from numpy.typing import NDArray
+
+from onnxq import quantize
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.conversion.export_folder import KINDS, export_folder
+from onnxq.conversion.export_weights import export_weights
+from onnxq.errors import BadModel
+from onnxq.recipe import Recipe
+from onnxq.runtime.session import Session
+
+pytestmark = pytest.mark.usefixtures("quick")
+ALL = (*KINDS, "safetensors", "npz", "gguf")
+FLOATS = (("nf4", "ort-cpu"), ("nf4", "onnxq"))
+EXACT = ImportOptions(accuracy_level=0)
+#: A transposed constant without a name, GPT-2's Conv1D, a Linear, and a parameter of somebody's own.
+SQUARES = """g (float[n, 64] x) => (float[n, 64] y) {
+    [a] h = MatMul (x, val_0)  r = Relu (h)  [b] s = Gemm (r, "conv1d.weight", "conv1d.bias")
+    [c] t = Gemm <transB = 1> (s, "linear.weight")  u = Relu (t)  [d] y = MatMul (u, "own.weight")
+}"""
+OWN = {name: tiny.normal(64, 64, seed=i) for i, name in enumerate(("val_0", "own.weight"))}
+OWN |= {f"{name}.weight": tiny.normal(64, 64, seed=i) for i, name in enumerate(("conv1d", "linear"), 2)}
+OWN["conv1d.bias"] = tiny.normal(64, seed=9)
+
+
+def quantized(folder: Path, text: str, own: dict[str, NDArray], word: str, target: str = "ort-cpu") -> Path:
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(tiny.save(tiny.model(text, own), folder), folder / "small.onnx", recipe, target=target, check=False)
+    return folder / "small.onnx"
+
+
+def written(small: Path, to: str) -> Path:
+    out = small.with_name(f"weights.{to}")
+    export_folder(small, to, out) if to in KINDS else export_weights(small, out)
+    return out
+
+
+def back(start: Path, weights: Path, feed: dict[str, NDArray], target: str = "ort-cpu") -> NDArray:
+    out = weights.with_name("back.onnx")
+    import_weights(start, weights, out, target=target, options=EXACT, check=False)
+    (y,) = Session(out).run(feed)
+    out.unlink()
+    return y
+
+
+@pytest.mark.parametrize("to", ALL)
+@pytest.mark.parametrize(("word", "target"), [*FLOATS, ("int4", "ort-cpu"), ("q4_k", "onnxq")])
+def test_squares_of_either_orientation(word: str, target: str, to: str, tmp_path: Path) -> None:
+    """Of those that a layout has no codes for, too, and also where the model has no numbers to compare with."""
+    small = quantized(tmp_path, SQUARES, OWN, word, target)
+    blank = {name: np.full_like(w, i) for i, (name, w) in enumerate(OWN.items())}  # equal ones would become one
+    starts = tmp_path / "model.onnx", tiny.save(tiny.model(SQUARES, blank), tmp_path, "blank.onnx")
+    feed, weights = {"x": tiny.normal(5, 64, seed=7)}, written(small, to)
+    (wanted,) = Session(small).run(feed)
+    for start in starts:
+        assert tiny.sqnr(wanted, back(start, weights, feed, target)) > 60, start
+
+
+@pytest.mark.parametrize("to", KINDS)
+def test_floats_lie_as_the_constant_of_their_name(to: str, tmp_path: Path) -> None:
+    """Whoever reads the folder takes what is called `conv1d.weight` for the parameter of that name."""
+    weights = written(quantized(tmp_path, SQUARES, OWN, "nf4"), to)
+    found = open_checkpoint(weights / "model.safetensors")
+    for name in ("conv1d.weight", "linear.weight", "own.weight"):
+        assert found[name].dtype == np.float32 and tiny.sqnr(OWN[name], found[name]) > 15, name
+
+
+ODD = """g (int64[1, 16] ids) => (float[1, 16, 64] y) {
+    e = Gather (table, ids)  p = Add (e, places)  q = Add (p, "embeddings.where")  s = Mul (q, half)
+    t = Transpose <perm = [0, 2, 1]> (s)  k = Conv <pads = [1, 1]> (t, "conv.weight", "conv.bias")
+    l = Conv <group = 32, pads = [1, 1]> (k, "depth.weight")  u = Transpose <perm = [2, 0, 1]> (l)
+    v, w = LSTM <hidden_size = 32> (u, lstm_w, lstm_r)  z = Squeeze (v, one)  a = Transpose <perm = [1, 0, 2]> (z)
+    [head] y = MatMul (a, val_0)
+}"""
+ARRAYS = {
+    "table": tiny.normal(64, 32) * 5,
+    "places": tiny.normal(16, 32, seed=1),
+    "embeddings.where": tiny.normal(1, 16, 32, seed=2),
+    "half": np.float32(0.5),
+    "conv.weight": tiny.normal(32, 32, 3, seed=3),
+    "conv.bias": tiny.normal(32, seed=4),
+    "depth.weight": tiny.normal(32, 1, 3, seed=5) * 3,
+    "lstm_w": tiny.normal(1, 128, 32, seed=6),
+    "lstm_r": tiny.normal(1, 128, 32, seed=7),
+    "one": np.array([1], np.int64),
+    "val_0": tiny.normal(32, 64, seed=8),
+}
+
+
+@pytest.mark.parametrize("to", ALL)
+@pytest.mark.parametrize(("word", "target"), [("int4", "ort-cpu"), ("nf4", "onnxq"), ("int8", "onnxq")])
+def test_arrays_that_are_no_matrices(word: str, target: str, to: str, tmp_path: Path) -> None:
+    """Kernels, tables of places, recurrent weights and single numbers, in codes or not, whatever their names are."""
+    small = quantized(tmp_path, ODD, ARRAYS, word, target)
+    feed = {"ids": np.arange(16)[None]}
+    (wanted,) = Session(small).run(feed)
+    assert tiny.sqnr(wanted, back(tmp_path / "model.onnx", written(small, to), feed, target)) > 60
+
+
+def test_equal_shapes_are_no_reason(tmp_path: Path) -> None:
+    """A constant that gets nothing is said to be of another shape only where it is."""
+    tiny.save(tiny.model(ODD, ARRAYS), tmp_path)
+    for where, why in (
+        (np.zeros((1, 16, 32), np.int8), "embeddings.where of the model gets nothing"),
+        (np.zeros((16, 32), np.int8), r"'embeddings.where' is of shape \[16, 32\], that of the model of \[1, 16, 32\]"),
+    ):
+        np.savez(tmp_path / "w.npz", **{**ARRAYS, "embeddings.where": where})
+        with pytest.raises(BadModel, match=why):
+            import_weights(tmp_path / "model.onnx", tmp_path / "w.npz", tmp_path / "back.onnx", check=False)
