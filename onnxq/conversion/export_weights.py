@@ -39,6 +39,8 @@ _SUFFIX = re.compile(
 
 #: What exporters call constants that have no name of their own.
 _NUMBERED = re.compile(r"onnx::\w+$")
+#: What reads constants that layers are found by: others are put in by their own names.
+_BY_NODE = ("MatMul", "Gemm", "Gather")
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,8 @@ def _name(value: ir.Value, weight: Weight | None) -> str:
     name = (_SUFFIX.sub("", name) or name) if value.meta.get(RESTORED) or is_half else name
     if value.meta.get(RESTORED) and name.endswith(WEIGHT_TURNED):  # rows are those of outputs then, as in a checkpoint
         name = name.removesuffix(WEIGHT_TURNED) + ".weight"
-    is_numbered = weight is not None and _NUMBERED.match(name) and "/" in (weight.node.name or "").strip("/")
-    return _by_node(weight) if is_numbered and weight is not None else name
+    is_of_layer = weight is not None and weight.node.op_type in _BY_NODE and _NUMBERED.match(name)
+    return _by_node(weight) if weight and is_of_layer and "/" in (weight.node.name or "").strip("/") else name
 
 
 def _by_node(weight: Weight) -> str:

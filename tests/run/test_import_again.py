@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ OWN |= {f"{name}.weight": tiny.normal(64, 64, seed=i) for i, name in enumerate((
 OWN["conv1d.bias"] = tiny.normal(64, seed=9)
 
 
-def quantized(folder: Path, text: str, own: dict[str, NDArray], word: str, target: str = "ort-cpu") -> Path:
+def quantized(folder: Path, model: onnx.ModelProto, word: str, target: str = "ort-cpu") -> Path:
     recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
-    quantize(tiny.save(tiny.model(text, own), folder), folder / "small.onnx", recipe, target=target, check=False)
+    quantize(tiny.save(model, folder), folder / "small.onnx", recipe, target=target, check=False)
     return folder / "small.onnx"
 
 
@@ -56,7 +57,7 @@ def back(start: Path, weights: Path, feed: dict[str, NDArray], target: str = "or
 @pytest.mark.parametrize(("word", "target"), [*FLOATS, ("int4", "ort-cpu"), ("q4_k", "onnxq")])
 def test_squares_of_either_orientation(word: str, target: str, to: str, tmp_path: Path) -> None:
     """Of those that a layout has no codes for, too, and also where the model has no numbers to compare with."""
-    small = quantized(tmp_path, SQUARES, OWN, word, target)
+    small = quantized(tmp_path, tiny.model(SQUARES, OWN), word, target)
     blank = {name: np.full_like(w, i) for i, (name, w) in enumerate(OWN.items())}  # equal ones would become one
     starts = tmp_path / "model.onnx", tiny.save(tiny.model(SQUARES, blank), tmp_path, "blank.onnx")
     feed, weights = {"x": tiny.normal(5, 64, seed=7)}, written(small, to)
@@ -68,7 +69,7 @@ def test_squares_of_either_orientation(word: str, target: str, to: str, tmp_path
 @pytest.mark.parametrize("to", KINDS)
 def test_floats_lie_as_the_constant_of_their_name(to: str, tmp_path: Path) -> None:
     """Whoever reads the folder takes what is called `conv1d.weight` for the parameter of that name."""
-    weights = written(quantized(tmp_path, SQUARES, OWN, "nf4"), to)
+    weights = written(quantized(tmp_path, tiny.model(SQUARES, OWN), "nf4"), to)
     found = open_checkpoint(weights / "model.safetensors")
     for name in ("conv1d.weight", "linear.weight", "own.weight"):
         assert found[name].dtype == np.float32 and tiny.sqnr(OWN[name], found[name]) > 15, name
@@ -100,10 +101,29 @@ ARRAYS = {
 @pytest.mark.parametrize(("word", "target"), [("int4", "ort-cpu"), ("nf4", "onnxq"), ("int8", "onnxq")])
 def test_arrays_that_are_no_matrices(word: str, target: str, to: str, tmp_path: Path) -> None:
     """Kernels, tables of places, recurrent weights and single numbers, in codes or not, whatever their names are."""
-    small = quantized(tmp_path, ODD, ARRAYS, word, target)
+    small = quantized(tmp_path, tiny.model(ODD, ARRAYS), word, target)
     feed = {"ids": np.arange(16)[None]}
     (wanted,) = Session(small).run(feed)
     assert tiny.sqnr(wanted, back(tmp_path / "model.onnx", written(small, to), feed, target)) > 60
+
+
+@pytest.mark.parametrize("to", ALL)
+@pytest.mark.parametrize(("word", "target"), [("int4", "ort-cpu"), ("int2", "onnxq")])
+def test_numbers_for_names(word: str, target: str, to: str, tmp_path: Path) -> None:
+    """What exporters call by a number is called like the node that multiplies by it; anything else as it is."""
+    numbers = {name: f"onnx::{i}" for i, name in enumerate(ARRAYS)}
+    model = tiny.model(ODD, ARRAYS)
+    for node in model.graph.node:
+        node.name = f"/block/{node.op_type.lower()}/{node.output[0]}/{node.op_type}"
+        node.input[:] = [numbers.get(name, name) for name in node.input]
+    for tensor in model.graph.initializer:
+        tensor.name = numbers[tensor.name]
+    small = quantized(tmp_path, model, word, target)
+    out, start = tmp_path / "back.onnx", tmp_path / "model.onnx"
+    done = import_weights(start, written(small, to), out, target=target, options=EXACT, check=False)
+    assert {numbers[name] for name in ("lstm_w", "lstm_r", "conv.weight")} <= {*done.match.constants}
+    (wanted,), (found,) = (Session(path).run({"ids": np.arange(16)[None]}) for path in (small, out))
+    assert tiny.sqnr(wanted, found) > 60
 
 
 def test_equal_shapes_are_no_reason(tmp_path: Path) -> None:
