@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -154,13 +155,15 @@ def test_an_epsilon_that_nothing_tells_is_told(tmp_path: Path) -> None:
 PARTS = {"encoder.0": True, "encoder.3": False, "encoder.6": True, "decoder.0": True, "decoder.3": False}
 
 
-def in_parts(folder: Path, epsilons: dict[str, float], moved: float = 0.02) -> tuple[Path, Path, dict[str, NDArray]]:
-    """A model of kernels in a row, whose variances are small, a checkpoint that was trained on, and what its constants
-    are to be."""
+def in_parts(
+    folder: Path, epsilons: dict[str, float], moved: float = 0.02, size: float = 0.01
+) -> tuple[Path, Path, dict[str, NDArray]]:
+    """A model of kernels in a row, whose variances are up to `size`, a checkpoint that was trained on, and what its
+    constants are to be."""
     rng, own, new, wanted, lines, last = np.random.default_rng(3), {}, {}, {}, list[str](), "x"
     for number, (module, tells) in enumerate(PARTS.items()):
         w, mean, scope = normal(16, 16, 1, 1, seed=number), rng.standard_normal(16), module.partition(".")[0]
-        var = rng.uniform(0.001, 0.01, 16) if tells else np.full(16, 0.004)
+        var = size * (rng.uniform(0.1, 1, 16) if tells else np.full(16, 0.4))
         later = var * (1 + moved * rng.standard_normal(16))
         for made, v in ((own, var), (wanted, later)):
             scale = 1 / np.sqrt(v + epsilons[scope])
@@ -192,6 +195,28 @@ def test_a_rare_epsilon_is_taken_where_numbers_tell_it(tmp_path: Path, epsilon: 
     done = import_weights(own, path, tmp_path / "q.onnx", check=False)
     made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
     assert min(sqnr(x, made[name]) for name, x in wanted.items()) > 100
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(0.01, 0.01), (0.02, 1e-5), (1e-5, 0.1)])
+@pytest.mark.parametrize("moved", [0.0, 0.001])
+def test_an_epsilon_that_nobody_expects_is_told_by_numbers(
+    tmp_path: Path, encoder: float, decoder: float, moved: float
+) -> None:
+    own, path, wanted = in_parts(tmp_path, {"encoder": encoder, "decoder": decoder}, moved, 1.0)
+    done = import_weights(own, path, tmp_path / "q.onnx", check=False)
+    made = {x.name: onnx.numpy_helper.to_array(x) for x in onnx.load(done.output).graph.initializer}
+    assert min(sqnr(x, made[name]) for name, x in wanted.items()) > 60
+    assert all("which their numbers tell" in note for note in done.match.notes) and done.match.notes
+
+
+def test_it_is_said_what_numbers_do_not_rule_out(tmp_path: Path) -> None:
+    """Channels that each moved by a tenth tell no epsilon, be it far from those that are usual."""
+    tensors = {name: x for name, x in checkpoint().items() if not name.startswith("bn.")}
+    own, path = model(tmp_path, "own.onnx", "dynamo", checkpoint(), 0.1), tmp_path / "w.safetensors"
+    later = {name: x for name, x in checkpoint(near=0.1).items() if name in tensors}
+    write_arrays(path, ((name, lambda x=x: x) for name, x in later.items()), replace=True)
+    (note,) = import_weights(own, path, tmp_path / "q.onnx", options=ImportOptions(partial=True)).match.notes
+    assert re.search(r"1e-05, as torch has it; .* but numbers rule out none up to 0\.\d, \d\d dB away", note), note
 
 
 @pytest.mark.parametrize("exporter", NAMES)

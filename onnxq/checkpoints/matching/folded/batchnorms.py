@@ -26,6 +26,7 @@ from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.weights import weights_of
 from onnxq.passes.normalize.fold_batchnorm import outputs_of
+from onnxq.quality import MAX_DB
 
 #: Kernels of each ε that are as like as this, in dB, are as good as the same.
 ALIKE = 50.0
@@ -172,9 +173,20 @@ def _note(done: Folded, known: Sequence[tuple[Pair, tuple[float, ...], float]]) 
     of = {left: [told for told in known if told[1] == left] for _, left, _ in known if len(left) > 1}
     for (epsilon, *others), same in of.items():
         which = "BatchNorms" if len(same) == len(known) else listed([pair.norm for pair, *_ in same], MOST)
+        if epsilon not in EPSILONS:
+            done.notes.append(f"epsilon of {which}: {epsilon:g}, which their numbers tell")
+            continue
         why = ", as torch has it" * (epsilon == USUAL[0])
         least = min(likeness for *_, likeness in same)
-        done.notes.append(f"epsilon of {which}: {epsilon:g}{why}; {_either(others)} is {least:.0f} dB away or more")
+        other = f"{_either(others)} is {least:.0f} dB away or more{_beyond(epsilon, same)}"
+        done.notes.append(f"epsilon of {which}: {epsilon:g}{why}; {other}")
+
+
+def _beyond(epsilon: float, same: Sequence[tuple[Pair, tuple[float, ...], float]]) -> str:
+    """What the largest ε costs that numbers do not rule out, if that is much."""
+    most = epsilons.limit([pair.channels() for pair, *_ in same])
+    least = MAX_DB if most is None else min(pair.between((epsilon, most)) for pair, *_ in same)
+    return "" if least >= ALIKE else f", but numbers rule out none up to {most:.1g}, {least:.0f} dB away"
 
 
 def _doubt(done: Folded, doubtful: Sequence[tuple[Pair, tuple[float, ...]]]) -> None:
@@ -185,7 +197,7 @@ def _doubt(done: Folded, doubtful: Sequence[tuple[Pair, tuple[float, ...]]]) -> 
         noun, go, them = words_of(doubtful)
         told = listed([pair.norm for pair, _ in doubtful], MOST)
         which = {epsilon for _, left in doubtful for epsilon in left}
-        either = _either([epsilon for epsilon in EPSILONS if epsilon in which])
+        either = _either([*(each for each in EPSILONS if each in which), *sorted(which.difference(EPSILONS))])
         done.misfits.append(
             f"the {noun} {told} {go} nowhere: the model has {them} folded into kernels with an epsilon that numbers do "
             f"not tell ({either}); {EXPORT.format(them)}"

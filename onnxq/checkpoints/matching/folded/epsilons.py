@@ -4,12 +4,14 @@ different libraries (an encoder of one, a decoder of another).
 A kernel tells the scale of each channel, hence u = (γ / scale)² = a · var + ε, where training on since the export has
 moved each channel by a few percent, and all of them by a. Where variances differ from channel to channel, or have not
 moved at all (a = 1), one ε explains u better than the others: by how much is the logarithm of the odds. Those of all
-kernels of a module add up, as long as no part of it clearly has another ε.
+kernels of a module add up, as long as no part of it clearly has another ε. An ε that nobody expects is the offset of
+the line through u over var, where all expected ones are far from that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +33,19 @@ _UNMOVED = 1e-5
 _LEAST = 3
 #: Modules around a kernel that are looked at, from the outermost one on.
 _DEPTH = 16
+#: Errors of an ε by which all that are usual have to be away from it to be excluded: the noise is a guess. And those by
+#: which another one may be.
+_SURE, _WIDE = 10.0, 2.0
+#: What is less hardly matters, whichever it is.
+_SMALL = 1e-6
+#: Of a slope: if noise took more of it, the offset is mostly noise.
+_FLAT = 0.05
 Vector = NDArray[np.float64]
 
 
 def decide(modules: Sequence[str], channels: Sequence[tuple[Vector, Vector]]) -> list[tuple[float, ...]]:
     """For each kernel, each ε that is not out of the question, the more usual ones first: where it is one, numbers
-    decide.
+    decide. Where they tell one that is not among `EPSILONS`, it is the first, and those that it may be come behind it.
 
     Args:
         modules: the names of the kernels, which tell what they are parts of.
@@ -55,7 +64,76 @@ def decide(modules: Sequence[str], channels: Sequence[tuple[Vector, Vector]]) ->
         for i, scope in enumerate(around)
         if any(_objects(told[part], left[scope]) for part in around[i + 1 :])
     }
-    return [_of_kernel([left[scope] for scope in around if scope not in split]) for around in scopes]
+    usual = [_of_kernel([left[scope] for scope in around if scope not in split]) for around in scopes]
+    return [own or each for own, each in zip(_unexpected(scopes, channels), usual, strict=True)]
+
+
+def limit(channels: Sequence[tuple[Vector, Vector]]) -> float | None:
+    """The largest ε that kernels of one do not rule out; None where they tell nothing."""
+    fit = _pooled([fit for u, var in channels if (fit := _fit(u, var)) is not None])
+    return None if fit is None else max(fit.epsilon, 0.0) + _WIDE * fit.error
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """u = a · var + ε by least squares of relative errors: ε, by how much it may be off, and which share of the slope
+    noise may have taken."""
+
+    epsilon: float
+    error: float
+    flat: float
+
+    def epsilons(self) -> tuple[float, ...]:
+        """The roundest number that it may be, and the outermost ones; none where an expected one is near."""
+        near = any(epsilon <= 2 * self.epsilon <= 4 * epsilon or not self.excludes(epsilon) for epsilon in EPSILONS)
+        if self.epsilon < _SMALL or self.flat > _FLAT or near:
+            return ()
+        rounded = (float(f"{self.epsilon:.{digits}e}") for digits in range(9))
+        round_one = next((each for each in rounded if abs(each - self.epsilon) <= self.error), self.epsilon)
+        return round_one, self.epsilon - _WIDE * self.error, self.epsilon + _WIDE * self.error
+
+    def excludes(self, epsilon: float) -> bool:
+        return abs(self.epsilon - epsilon) > _SURE * self.error
+
+
+def _unexpected(scopes: Sequence[Sequence[str]], channels: Sequence[tuple[Vector, Vector]]) -> list[tuple[float, ...]]:
+    """For each kernel what numbers of the widest scope tell beside all of `EPSILONS`; () where they tell nothing."""
+    fits: dict[str, list[_Fit]] = {}
+    for around, (u, var) in zip(scopes, channels, strict=True):
+        own = _fit(u, var)
+        for scope in around:
+            fits.setdefault(scope, []).extend([] if own is None else [own])
+    pooled = {scope: _pooled(each) for scope, each in fits.items()}
+    told = {scope: fit.epsilons() for scope, fit in pooled.items() if fit is not None}
+    return [next((told[scope] for scope in around if told.get(scope)), ()) for around in scopes]
+
+
+def _pooled(fits: Sequence[_Fit]) -> _Fit | None:
+    """That of all together, where none of them contradicts it; None where one does, or there is none."""
+    if not fits:
+        return None
+    # Variances that moved on make each ε too large: taking the mean does not make errors less.
+    numbers = np.array([(fit.epsilon, fit.error, fit.flat) for fit in fits])
+    shares = numbers[:, 1] ** -2
+    pooled = _Fit(*map(float, shares @ numbers / shares.sum()))
+    return None if any(fit.excludes(pooled.epsilon) for fit in fits) else pooled
+
+
+def _fit(u: Vector, var: Vector) -> _Fit | None:
+    """None where there is no line that variances may be on which moved since. The error has two parts: of noise in u,
+    and of variances that moved by as much, which makes the slope flat."""
+    if u.size < _LEAST:
+        return None
+    with np.errstate(all="ignore"):
+        one, x = 1 / u, var / u
+        n, xy, xx, y, all_y = one @ one, one @ x, x @ x, one.sum(), x.sum()
+        spread = n * xx - xy * xy
+        slope, epsilon = (n * all_y - xy * y) / spread, (y * xx - xy * all_y) / spread
+        noise = max(np.square(slope * x + epsilon * one - 1).sum() / (u.size - 2), _ROUNDING**2)
+        flat = noise * n * xx / spread
+        error = np.sqrt(noise * xx / spread) + abs(slope) * xy / n * flat
+        is_line = abs(np.log(slope)) <= 2 * _DRIFT and np.isfinite((epsilon, error, flat)).all()
+    return _Fit(float(epsilon), float(error), float(flat)) if is_line else None
 
 
 def _scopes(module: str, number: int) -> Iterator[str]:
