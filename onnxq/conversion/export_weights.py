@@ -31,11 +31,9 @@ from onnxq.model.origin import BY_INPUTS, HALVES, LIES, ORIGIN, RESTORED, WEIGHT
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
-#: What quantizers hang on the name of a weight for its codes.
-_SUFFIX = re.compile(
-    rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())})\d*)(_\d+)?$"
-)
-
+_CODES = rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())})\d*)(_\d+)?"
+#: What quantizers hang on the name of a weight for its codes, `convert` to that of the floats which it read.
+_SUFFIX = re.compile(rf"({_CODES}_float)*{_CODES}$")
 
 #: What exporters call constants that have no name of their own.
 _NUMBERED = re.compile(r"onnx::\w+$")

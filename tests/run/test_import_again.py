@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxq import quantize
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.conversion.convert import convert
 from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadModel
@@ -66,10 +67,15 @@ def test_squares_of_either_orientation(word: str, target: str, to: str, tmp_path
         assert tiny.sqnr(wanted, back(start, weights, feed, target)) > 60, start
 
 
+@pytest.mark.parametrize("between", ["", "onnx", "onnxq"])
 @pytest.mark.parametrize("to", KINDS)
-def test_floats_lie_as_the_constant_of_their_name(to: str, tmp_path: Path) -> None:
-    """Whoever reads the folder takes what is called `conv1d.weight` for the parameter of that name."""
-    weights = written(quantized(tmp_path, tiny.model(SQUARES, OWN), "nf4"), to)
+def test_floats_lie_as_the_constant_of_their_name(to: str, between: str, tmp_path: Path) -> None:
+    """Whoever reads the folder takes what is called `conv1d.weight` for the parameter of that name, also when the model
+    was written for another target in between."""
+    small = quantized(tmp_path, tiny.model(SQUARES, OWN), "nf4")
+    if between:
+        small = convert(small, between, tmp_path / "other.onnx", accuracy_level=0, check=False).output
+    weights = written(small, to)
     found = open_checkpoint(weights / "model.safetensors")
     for name in ("conv1d.weight", "linear.weight", "own.weight"):
         assert found[name].dtype == np.float32 and tiny.sqnr(OWN[name], found[name]) > 15, name

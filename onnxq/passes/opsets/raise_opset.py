@@ -18,7 +18,7 @@ from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.load import external_tensors
-from onnxq.model.origin import MODULE, SCOPES
+from onnxq.model.origin import LIES, MODULE, SCOPES
 from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
 
@@ -154,12 +154,12 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
     said = {
         (_place(node), key): node.metadata_props[key]
         for node in graph.nodes(model)
-        for key in (SCOPES, MODULE)
+        for key in (SCOPES, MODULE, LIES)
         if key in node.metadata_props
     }
     model.graph = raised
     for node in graph.nodes(model) if said else ():  # the converter drops what is said of nodes
-        for key in (SCOPES, MODULE):
+        for key in (SCOPES, MODULE, LIES):
             if (_place(node), key) in said:
                 node.metadata_props[key] = said[_place(node), key]
     model.ir_version = max(model.ir_version, _LEAST_IR[graph.opset(model) >= 21])
