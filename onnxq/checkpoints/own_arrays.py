@@ -41,7 +41,7 @@ def as_in_graph(checkpoint: Checkpoint) -> Checkpoint:
         for name, entry in (own_file.table_of(file, metadata) or {}).items():
             if _is_array(entry) and name not in checkpoint:
                 floats[name] = _decoded(file, name, entry)
-                gone |= {part for part in checkpoint if part.startswith(f"{name}.") and part in _parts(name, entry)}
+                gone.update(_parts(name, entry))
     return with_floats(checkpoint, floats, gone)
 
 
