@@ -87,11 +87,7 @@ def export_folder(
             tensor = read()
             tensors, said = done.group(name, tensor)
             shards.add(tensors, said)
-            is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
-            word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
-            read_as = tensor if word is None else project.read_as(tensor)
-            near = None if read_as is tensor else distance(tensor, read_as)
-            rows.append(Row(name, tuple(tensor.shape), word, near))
+            rows.append(done.row(name, tensor, tensors))
         written = [folder / file.name for file in shards.close("model")]
         config = about | project.config(done.schemes)
         if config:
@@ -142,6 +138,14 @@ class _Written:
         elif full != name:
             self.names[full] = name
         return {full: array}, {full: None}
+
+    def row(self, name: str, tensor: Tensor, tensors: Mapping[str, NDArray]) -> Row:
+        """What is told of a weight that was written as these `tensors`."""
+        is_float = isinstance(tensor, QuantizedTensor) and all(x.dtype == np.float32 for x in tensors.values())
+        word = tensor.format.name if isinstance(tensor, QuantizedTensor) and not is_float else None
+        read_as = tensor if word is None else self.project.read_as(tensor)
+        near = None if read_as is tensor else distance(tensor, read_as)
+        return Row(name, tuple(tensor.shape), word, near)
 
     def metadata(self, said: Mapping[str, Any]) -> dict[str, str]:
         """Of a file: what the project says, and what lets onnxq read it again as it was."""
