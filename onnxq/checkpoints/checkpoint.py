@@ -10,6 +10,8 @@ Source: huggingface's transformers (`load_sharded_checkpoint`) for the index; Au
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from typing import Any
 from onnxq.boundary import typed
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.checkpoints.tensors import Safetensors, open_checkpoint
-from onnxq.errors import BadData
+from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits, schemas
 
 INDEX = "model.safetensors.index.json"
@@ -92,6 +94,22 @@ def open_folder_or_file(path: str | Path) -> Checkpoint:
         if found:
             return _of_files(path, found)
     raise BadData(f"'{path}' is a folder without .safetensors, .gguf or .npz files")
+
+
+def without(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
+    """The checkpoint as if it had no tensors of these names, or patterns of names.
+
+    Raises:
+        BadRecipe: it has none of one of them anyway.
+    """
+    gone = set[str]()
+    for name in names:
+        found = set(fnmatch.filter(checkpoint, name)) | ({name} & {*checkpoint})
+        if not found:
+            raise BadRecipe(f"'{checkpoint.path}' has no tensor called '{name}', which is to be left out")
+        gone |= found
+    shards = {name: file for name, file in checkpoint.shards.items() if name not in gone}
+    return dataclasses.replace(checkpoint, shards=shards)
 
 
 def _of_files(path: Path, files: list[Path]) -> Checkpoint:

@@ -22,7 +22,7 @@ from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
 from onnxq.checkpoints import schemes
-from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file
+from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file, without
 from onnxq.checkpoints.matching import (
     forms,
     joined,
@@ -73,6 +73,7 @@ class ImportOptions:
 
     Attributes:
         partial: leave out tensors that fit nowhere, and keep parameters that get nothing, instead of refusing.
+        without: names of tensors, or patterns of them (`*`, `?`), which the model has nothing of: they are not read.
         group: inputs that share a scale, where a Linear4bit checkpoint does not say it (`layouts.group_size`).
         accuracy_level: 4 lets kernels round activations to int8, for speed; 0 and 1 leave them as they are.
         add: products that the model does not have: of the value called so in the model, by the layer's name. What comes
@@ -85,6 +86,7 @@ class ImportOptions:
     """
 
     partial: bool = False
+    without: tuple[str, ...] = ()
     group: int | None = None
     accuracy_level: int = Recipe.accuracy_level
     add: Mapping[str, str] = field(default_factory=dict)
@@ -146,7 +148,7 @@ def import_weights(
         write.require_onnx(Path(output))
     guard.reads(path, checkpoint)
     progress.start("loading")
-    tensors = as_in_graph(open_folder_or_file(checkpoint))
+    tensors = as_in_graph(without(open_folder_or_file(checkpoint), how.without))
     layers = _layers(tensors, how)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{_scheme(layers)}.onnx")
     guard.reads(*tensors.files)

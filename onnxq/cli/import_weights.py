@@ -41,6 +41,12 @@ from onnxq.job import Environment
     help="Leave out tensors that fit nowhere, and keep what gets nothing, instead of refusing the checkpoint.",
 )
 @click.option(
+    "--without",
+    multiple=True,
+    metavar="NAME",
+    help="Do not read tensors of this name, or pattern of names (*, ?): MODEL has nothing of them. Repeatable.",
+)
+@click.option(
     "--group-size",
     type=click.IntRange(1),
     help="Of Linear4bit: inputs that share a scale; the last group of a row may be shorter.  [default: what CHECKPOINT "
@@ -87,6 +93,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
             target=options["target"],
             options=ImportOptions(
                 partial=options["partial"],
+                without=options["without"],
                 group=options["group_size"],
                 accuracy_level=options["accuracy_level"],
                 add=dict(map(_addition, options["add"])),

@@ -21,6 +21,8 @@ MIN_ELEMENTS = 256
 
 #: Up to this size the fractions of numbers survive in float16 with two digits.
 FRACTIONS_BELOW = 16.0
+#: Scores that this is added to are hidden, as are those that a truth value times it is added to.
+HIDING = -1000.0
 #: Numbers in a row of a table of embeddings, at least.
 LEAST_WIDTH = 32
 
@@ -141,16 +143,17 @@ def fits_half(tensor: ir.TensorProtocol) -> bool:
     return largest == 0 or float(half.tiny) <= largest <= float(half.max)
 
 
-def is_coarse_in_half(table: Weight) -> bool:
-    """Whether float16 would round the larger numbers of a table by more than those can bear that count places or turns.
+def is_coarse_in(half: ir.DataType, table: Weight) -> bool:
+    """Whether float16 or bfloat16 would round the larger numbers of a table by more than those can bear that count
+    places or turns.
 
-    Positions in pixels and angles are known to a fraction of one, however large they are. Whole numbers are exact.
+    Positions in pixels and angles are known to a fraction of one, however large they are. Whole numbers are exact, as
+    far as the type has them. How low a number is that hides a score does not matter.
     """
     w = table.tensor.numpy().astype(np.float32)
-    finite = w[np.isfinite(w)]
-    return bool(np.max(np.abs(finite), initial=0.0) > FRACTIONS_BELOW) and not np.array_equal(
-        finite, finite.astype(np.float16)
-    )
+    counting = w[np.isfinite(w) & (w > HIDING)]
+    is_large = bool(np.max(np.abs(counting), initial=0.0) > FRACTIONS_BELOW)
+    return is_large and not np.array_equal(counting, counting.astype(half.numpy()).astype(np.float32))
 
 
 def are_vectors(table: Weight) -> bool:

@@ -15,7 +15,7 @@ from onnxq.model.weights import (
     Weight,
     are_vectors,
     fits_half,
-    is_coarse_in_half,
+    is_coarse_in,
     other_constants_of,
     reads_constant,
     weights_of,
@@ -297,12 +297,15 @@ def _choose_tables(node: ir.Node, tables: list[Weight], recipe: Recipe, opset_no
         return _kept(node, values, elements, opset_note)
     if word != "bfloat16" and (unfit := _unfit(values)):
         return _kept(node, values, elements, unfit)
+    shorter = "bfloat16" if word == "bfloat16" else "float16"
+    if half is None and (not is_dense or word == "bfloat16"):
+        coarse = next((table for table in tables if is_coarse_in(ir.DataType[shorter.upper()], table)), None)
+        if coarse is not None:
+            read = f"'{_name(coarse.value)}' is a table that {op} reads"
+            return _kept(node, values, elements, f"{read}, with numbers that {shorter} would round too much")
     if is_dense:
         return Choice(name, op, Method.STORED, word, None, elements, half=half)
     read = f"'{_name(values[0])}' is a table that {op} reads"
-    if half is None and (coarse := next((table for table in tables if is_coarse_in_half(table)), None)):
-        reason = f"'{_name(coarse.value)}' is a table that {op} reads, with numbers that float16 would round too much"
-        return _kept(node, values, elements, reason)
     if op == "Add" and format.bits <= 8 and all(map(are_vectors, tables)):
         return Choice(name, op, Method.STORED, "int8", None, elements, f"{read}: 8 bits a row", half)
     return Choice(name, op, Method.STORED, half or "float16", None, elements, f"{read}: 16 bits", half)

@@ -45,6 +45,8 @@ CASES = {
                                "[b] g = Cast<to = 1>(r) [c] l = Mul(g, scale) [d] w = Exp(l) [e] z = Mul(p, w) "
                                "[f] y = Sin(z)", "abcdef"),
     "steps-as-floats": ("[a] q = Unsqueeze(t, last) [b] r = Mul(q, f) [c] y = Sin(r)", "abc"),
+    "bins": ("[a] q = Unsqueeze(t, last) [b] z = Greater(q, f) k = Cast<to = 1>(z) "
+             "[c] s = ReduceSum<keepdims = 0>(k, last) [d] y = Relu(s)", "abcd"),
     "learned-turns": ("a = Relu(h) b = Mul(a, f) y = Sin(b)", ""),
     # lengths: divided by, as a sum is
     "mean": ("s = ReduceSum<keepdims = 0>(x, last) n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) "

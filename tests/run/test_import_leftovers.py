@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from numpy.typing import NDArray
-from test_import_computed import exported, imported
+from test_import_batchnorms import CALLS, trained, untrained
+from test_import_computed import exported, imported, save
 from tiny import normal
 
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.matching import leftovers
-from onnxq.errors import BadModel
+from onnxq.cli import main
+from onnxq.errors import BadModel, OnnxqError
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -23,7 +29,11 @@ TRAINED: dict[str, tuple[list[str], dict[str, NDArray], str]] = {
     "a bias": (["c.weight"], {"c.bias": VECTOR}, rf"^c\.bias goes nowhere, {WORDS}"),
     "a matrix of its module": (["c.in_proj_bias"], {"c.in_proj_weight": MATRIX}, WORDS),
     "a norm of a block": (["m.layers.0.mlp.fc.weight"], {"m.layers.0.norm.weight": VECTOR}, WORDS),
-    "a matrix of a block": (["m.layers.0.mlp.fc.weight"], {"m.layers.0.att.q.weight": MATRIX}, WORDS),
+    "a layer of a block": (
+        ["m.layers.0.mlp.fc.weight"],
+        {"m.layers.0.cross.k.weight": MATRIX, "m.layers.0.cross.k.bias": VECTOR},
+        "",
+    ),
     "a norm beside layers": (["head.fc.weight"], {"head.norm.weight": VECTOR}, WORDS),
     "a norm of the whole": (
         ["fc.weight"],
@@ -104,6 +114,17 @@ def test_the_norm_that_an_exporter_merged_with_another_is_refused(tmp_path: Path
         imported(tmp_path, model, new)
 
 
+def calling(model: Path, args: str) -> Path:
+    """With what torch's exporter says of the convolutions that it called."""
+    made = onnx.load(model)
+    for node in made.graph.node:
+        if "Conv" in node.op_type:
+            call = f"%c : call_function[target=torch.ops.aten.conv1d.default](args = ({args}), kwargs = {{}})"
+            node.metadata_props.append(onnx.StringStringEntryProto(key="pkg.torch.onnx.fx_node", value=call))
+    onnx.save(made, model)
+    return model
+
+
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("says_module", [False, True])
 def test_a_bias_that_was_zero_is_put_back(tmp_path: Path, op: str, says_module: bool) -> None:
@@ -112,6 +133,7 @@ def test_a_bias_that_was_zero_is_put_back(tmp_path: Path, op: str, says_module: 
         [c] h = {op} (x, "m.c.weight")  r = Relu(h)  [d] y = {op} (r, "m.c.weight")
     }}"""
     model = exported(tmp_path, text, {"m.c.weight": normal(4, 4, 1)}, dict.fromkeys("cd", "m.c") if says_module else {})
+    calling(model, "%x, %p_m_c_weight, %p_m_c_bias, [1]")
     new = {"c.weight": normal(4, 4, 1, seed=1), "c.bias": normal(4, seed=2)}
     done = imported(tmp_path, model, new)
     assert not done.match.unused
@@ -123,11 +145,40 @@ def test_a_bias_that_was_zero_is_put_back(tmp_path: Path, op: str, says_module: 
     np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_kernel_that_another_module_reads_has_no_bias(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [("other", "%x, %p_c_weight, %p_c_bias"), ("c", "%x, %p_c_weight"), ("c", "%x, %p_c_weight, %mul"), ("c", "")],
+    ids=["read by another", "added elsewhere", "computed", "not said"],
+)
+def test_a_bias_is_only_put_back_where_it_was(tmp_path: Path, module: str, args: str) -> None:
     text = """g (float[1,4,6] x) => (float[1,4,6] y) { [c] y = Conv (x, "c.weight") }"""
-    model = exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": "other"})
-    with pytest.raises(BadModel, match=rf"c\.bias goes nowhere, {WORDS}"):
+    model = calling(exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": module}), args)
+    with pytest.raises(BadModel, match=rf"c\.bias goes nowhere, {WORDS}.*\(--without 'c\.bias'\)"):
         imported(tmp_path, model, {"c.weight": normal(4, 4, 1), "c.bias": normal(4, seed=2)})
+
+
+@pytest.mark.parametrize("computed", ["weight", "running_var"])
+def test_a_batchnorm_of_computed_numbers_is_not_the_checkpoint_s(tmp_path: Path, computed: str) -> None:
+    """As 1 + weight: it was folded by the weight itself, 3 dB."""
+    part = "%b_bn_running_var" if computed == "running_var" else "%p_bn_weight"
+    model = untrained(tmp_path, CALLS["torch 2.7"].format(1e-5).replace(part, "%add"))
+    with pytest.raises(BadModel, match="the BatchNorm bn goes nowhere"):
+        import_weights(model, trained(tmp_path)[0], tmp_path / "q.onnx")
+
+
+def test_what_the_model_has_nothing_of_is_not_read(tmp_path: Path) -> None:
+    text = """g (float[1,4,6] x) => (float[1,4,6] y) { [c] y = Conv (x, "c.weight") }"""
+    model, kernel = exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": "c"}), normal(4, 4, 1, seed=1)
+    new = {"c.weight": kernel, "c.bias": normal(4, seed=2), "norm.weight": normal(4, seed=3)}
+    path, made = save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx"
+    for name, words in (("c.*s", "norm.weight goes nowhere"), ("norm.?eight", "c.bias goes"), ("d.*", "called 'd.*'")):
+        with pytest.raises(OnnxqError, match=re.escape(words)):
+            import_weights(model, path, made, options=ImportOptions(without=(name,)))
+    words = ["import-weights", str(model), str(path), "-o", str(made), "--without", "c.b*", "--without", "norm.weight"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    x = normal(1, 4, 6, seed=3)
+    np.testing.assert_allclose(Session(made).run({"x": x})[0], kernel[..., 0] @ x, rtol=1e-4, atol=1e-4)
 
 
 PERMUTED = """g (float[2,8] x) => (float[2,8] y) { [a] h = MatMul(x, "a.w")  y = Gather <axis = 1> (h, ORDER) }"""

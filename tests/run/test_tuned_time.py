@@ -11,7 +11,7 @@ import tiny
 from tiny import normal
 
 from onnxq import quantize
-from onnxq.plan import Method, Plan, in_float
+from onnxq.plan import FLOAT_IS_FASTER, Method, Plan, in_float
 from onnxq.recipe import Recipe
 from onnxq.runtime.profile import PlanTime
 from onnxq.tuning import tune
@@ -29,7 +29,7 @@ def test_the_plan_that_was_timed_takes_its_place(
 
     def cheapest(model: Any, plan: Plan, *_: Any) -> Plan:
         first = next(choice for choice in plan if choice.op == "Conv")
-        return plan.replacing([in_float(first, tune.SLOWER)])
+        return plan.replacing([in_float(first, FLOAT_IS_FASTER)])
 
     def speed(timings: Timings, plan: Plan, *_: Any) -> PlanTime:
         whole = len(plan.those(Method.STATIC)) == 2

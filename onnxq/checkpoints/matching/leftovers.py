@@ -2,15 +2,15 @@
 stands around them. Exporters leave out zeros and ones, merge equal modules, and fold norms away.
 
     1. Its own module has a tensor that was used: the bias of a weight, an adapter of a matrix.
-    2. It is in a block with a number (`layers.3.`) of which something was used.
-    3. It is of a BatchNorm, frozen or not, and the module around that has something that was used.
-    4. It is a vector or a number, its module has no matrix that went nowhere too, and the module around that (its own,
-       if there are others in that) has used tensors, itself or in a module that has no others in it.
+    2. It is of a BatchNorm, frozen or not, and the module around that has something that was used.
+    3. It is a vector or a number, its module has no matrix that went nowhere too, and it is in a block with a number
+       (`layers.3.`) of which something was used, or the module around that (its own, if there are others in that) has
+       used tensors, itself or in a module that has no others in it.
 
 Let through are numbers that the model has, buffers, copies of used tensors, zeros and ones, whose loss changes nothing,
-and what `_TRAINING` and `_ACTIVATIONS` name. Matrices of whole modules elsewhere (heads, poolers, other towers) are of
-what the model does not have, which it shows itself; so are single numbers beside such a part: CLIP's logit_scale beside
-one tower.
+and what `_TRAINING` and `_ACTIVATIONS` name. Matrices of whole modules (heads, poolers, other towers, products whose
+results decoders get as their past) are of what the model does not have, which it shows itself; so are single numbers
+beside such a part: CLIP's logit_scale beside one tower.
 """
 
 from __future__ import annotations
@@ -76,13 +76,14 @@ def _sentences(adapters: Sequence[str], norms: Sequence[str], rest: Sequence[str
         noun, go, them = words_of(norms)
         yield (
             f"the {noun} {listed(norms, MOST)} {go} nowhere, and nothing tells where the model has {them}; "
-            f"{EXPORT.format(them)}"
+            f"{EXPORT.format(them)}, or say that it has none (--without '{norms[0]}.*')"
         )
     if rest:
         go = "goes" if len(rest) == 1 else "go"
         yield (
             f"{listed(rest, MOST)} {go} nowhere, though the model has what stands around: exporters compute other "
-            "constants of some, and leave out zeros, ones and what equals another; export it with trained weights"
+            "constants of some, and leave out zeros, ones and what equals another; export it with trained weights, or "
+            f"say that it has none of these (--without '{rest[0]}')"
         )
 
 
@@ -104,7 +105,7 @@ class _Around:
         self.norms = {module for module in modules if all(key(module, each) in tensors for each in _STATISTICS)}
 
     def miss(self, name: str) -> bool:
-        """Whether a tensor that went nowhere should not have done that, by rules 1 to 4."""
+        """Whether a tensor that went nowhere should not have done that, by rules 1 to 3."""
         if name not in self._shapes:
             return False
         module, is_vector = _module(name), _is_vector(self._shapes[name])
@@ -115,12 +116,11 @@ class _Around:
         owner = name[: found.start()] if (found := _ADAPTER.search(name)) else module
         if module in self._used or (found and owner in self._used_below):
             return True
-        if any(each in self._used_below for each in [module, *_around(module)] if _is_numbered(each)):
-            return True
         if module in self.norms and _module(module) in self._used_below:
             return True
         holder = module if is_container else _module(module)
-        return is_vector and module not in self._matrices and holder in self._used_near
+        is_numbered = any(each in self._used_below for each in [module, *_around(module)] if _is_numbered(each))
+        return is_vector and module not in self._matrices and (is_numbered or holder in self._used_near)
 
 
 class _Copies:

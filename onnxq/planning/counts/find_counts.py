@@ -11,7 +11,7 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.planning.counts import spans
 from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
-from onnxq.planning.counts.uses import CARRIES, CHOOSES, MOVES, PRODUCTS, TURNS, Uses, is_layer, numbers_of, uses_in
+from onnxq.planning.counts.uses import CARRIES, CHOOSES, MOVES, PRODUCTS, STEPS, Uses, is_layer, numbers_of, uses_in
 
 #: Why such a node is kept.
 REASON = "counts places, steps or lengths, which half precision rounds"
@@ -111,8 +111,9 @@ class _Finder:
         dtype = self._dtype(value)
         if dtype not in graph.FLOATS:
             return SWITCH if value in self.uses.switches else spans.OF_TYPE.get(dtype or ir.DataType.INT64, ANY_WHOLE)
-        is_angle = reader.op_type in TURNS or (is_turned and reader.op_type in CARRIES)
-        return ANY if is_angle and value.is_graph_input() else None
+        is_used = is_turned or not self.uses.stepped.isdisjoint(reader.outputs)
+        counts = reader.op_type in STEPS or (is_used and reader.op_type in CARRIES and not is_layer(reader))
+        return ANY if counts and value.is_graph_input() else None
 
     def _made(self, node: ir.Node, numbers: list[ir.Value], read: list[Span | None]) -> Span | None:
         """The bounds of what a node makes; None for activations, and what is made of constants alone."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Types
-from onnxq.model.weights import weights_of
+from onnxq.model.weights import HIDING, weights_of
 
 #: What only moves numbers, and has them at its first input.
 MOVES = frozenset(
@@ -39,13 +39,11 @@ CARRIES = frozenset(
 )
 #: Functions of angles, and of which whole numbers or truth values are made.
 TURNS = frozenset({"Cos", "Sin", "Tan"})
-_STEPS = frozenset(
+STEPS = frozenset(
     ["Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "Round", *TURNS]
 )
 #: Sums of at most so many products are turned coordinates, and no layer of a network.
 _MOST_COORDINATES = 4
-#: Factors that make of a switch a score that hides.
-HIDING = -1000.0
 
 
 @dataclass
@@ -83,7 +81,7 @@ def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
         to = types.of(node.outputs[0]).dtype if op == "Cast" else None
         if op in TURNS:
             found.turned.update(numbers)
-        if op in _STEPS or (to is not None and to.is_integer()):
+        if op in STEPS or (to is not None and to.is_integer()):
             found.stepped.update(value for value in numbers if types.of(value).dtype in graph.FLOATS)
         if op in ("Softmax", "LogSoftmax"):
             found.shifted.update(numbers)

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.checkpoints.matching.folded import told
 from onnxq.checkpoints.matching.folded.batchnorms import give
 from onnxq.checkpoints.matching.names import Renaming, module_of_reader
 from onnxq.checkpoints.stored import key, real
@@ -18,7 +19,8 @@ from onnxq.passes.normalize.fold_batchnorm import outputs_of
 
 
 def put_back(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming, apart: Collection[str]) -> list[str]:
-    """Give convolutions without a bias that of the module whose weight they read; which tensors these are.
+    """Give convolutions without a bias, which had one by their metadata, that of the module whose weight they read;
+    which tensors these are.
 
     Args:
         apart: tensors of kernels that have something else inside, or stay as they are.
@@ -29,7 +31,8 @@ def put_back(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming, apa
     placed, names = list[str](), Names(model)
     constants = {renamed(name) for owner in graph.graphs(model) for name in owner.initializers}
     for node in graph.nodes(model):
-        if not graph.is_op(node, "Conv", "ConvTranspose") or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+        if not graph.is_op(node, "Conv", "ConvTranspose") or has_bias or not told.had_bias(node):
             continue
         for weight in weights_of(node, least=1):
             own, around = (weight.value.name or "").removesuffix(".weight"), module_of_reader(node)

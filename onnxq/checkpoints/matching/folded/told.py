@@ -1,5 +1,7 @@
-"""What torch's newer exporter says of a BatchNorm in the metadata of the kernel that it folded that into: the module is
-the BatchNorm's, and what was called has its ε, the last number or the last but a flag.
+"""What torch's newer exporter says in the metadata of kernels of what it took away: of the BatchNorm that it folded,
+whose module and call they are then, with its ε as the last number or the last but a flag; and of biases of zeros.
+
+Parameters (`p_`) and buffers (`b_`) that a call had as they are, and not computed of others, are what checkpoints hold.
 
 Source: torch's native_functions.yaml (`batch_norm`, `_native_batch_norm_legit_no_training`), onnxscript's rewriter
 rules for BatchNorms (fuse_batchnorm.py), which keep the metadata of what was replaced.
@@ -12,15 +14,21 @@ import re
 
 import onnx_ir as ir
 
-from onnxq.model.origin import CALL, SCOPES, module_of
+from onnxq.model.origin import CALL, module_of
 
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
+_OF_PARAMETERS = re.compile(r"batch_norm[\w.]*\]\(args = \(%\w+, (?:%p_\w+|None), (?:%p_\w+|None), %b_\w+, %b_\w+,")
+_WITH_BIAS = re.compile(r"conv\w*[\w.]*\]\(args = \(%\w+, %p_\w+, %p_\w+[,)]")
 
 
 def module(node: ir.Node) -> str:
-    """The BatchNorm that a kernel has inside; "" if nothing says that it has one."""
-    said = (node.metadata_props.get(name, "") for name in (SCOPES, CALL))
-    return module_of(node) if any("batch_norm" in each for each in said) else ""
+    """The BatchNorm that a kernel has inside; "" if nothing says that it has one, of parameters as they are."""
+    return module_of(node) if _OF_PARAMETERS.search(node.metadata_props.get(CALL, "")) else ""
+
+
+def had_bias(node: ir.Node) -> bool:
+    """Whether what is now this convolution had a parameter as its bias."""
+    return bool(_WITH_BIAS.search(node.metadata_props.get(CALL, "")))
 
 
 def epsilon(node: ir.Node) -> float | None:
