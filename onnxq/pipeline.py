@@ -28,7 +28,7 @@ from onnxq.errors import BadModel, NothingToDo, amount, one_line
 from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
-from onnxq.job import Environment, Job
+from onnxq.job import WHOLE_MODEL_BYTES, Environment, Job
 from onnxq.output import write as save
 from onnxq.output.copy_model import copy_model
 from onnxq.output.data_writer import ShardSize
@@ -42,7 +42,7 @@ from onnxq.request import Learn, Learned, Request
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.ort.installed import version
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
-from onnxq.runtime.session import THREADS
+from onnxq.runtime.session import THREADS, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.sampling import HELD_BACK, LIMIT, Sampling
 from onnxq.samples.source import DataSource
@@ -261,8 +261,13 @@ def _copied(request: Request, why: NothingToDo, strict: bool) -> Result:
         raise why
     environment = request.environment
     before, after = copy_model(request.model, output, environment.guard, environment.shard_size)
-    plan = Plan(request.recipe.scheme, request.target)
-    return Result(output, plan, None, request.recipe, before, after, copied=str(why))
+    plan, said = Plan(request.recipe.scheme, request.target), str(why)
+    if request.check and before <= WHOLE_MODEL_BYTES:
+        try:
+            Session(output, optimize=False)
+        except BadModel as error:
+            said += f"; onnxruntime {version()} does not open it: {one_line(str(error))}"
+    return Result(output, plan, None, request.recipe, before, after, copied=said)
 
 
 def _written(rewritten: ir.Model, signature: Signature, job: Job, staged: Path) -> int:

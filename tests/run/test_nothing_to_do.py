@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,12 @@ def test_a_file_that_is_not_written_is_told_by_the_exit_code(
         assert run(command, path, *more[:2]).exit_code == 0
     if "onnxq" in words:
         assert done.stderr.endswith("there is nothing to convert; 'onnxq quantize -t onnxq' quantizes a float model\n")
+
+
+def test_a_copy_that_does_not_open_is_told(tmp_path: Path) -> None:
+    """As the model does not; a scheme that changes something makes it one that does."""
+    text = "g (float16[N,8] x) => (bool[N,8] y) { c = Constant <value = float {1.0}> ()  y = Greater (x, c) }"
+    model, output = tiny.save(tiny.model(text, {}), tmp_path), tmp_path / "q.onnx"
+    done = CliRunner().invoke(main, ["quantize", str(model), "-s", "w8a8-dynamic", "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"onnxruntime [\d.]+ does not open it: .*q.onnx is a copy of it", " ".join(done.output.split()))
