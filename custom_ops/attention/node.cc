@@ -235,7 +235,8 @@ struct AttentionOp {
     const size_t rank = y.dims.size();
     const int64_t joined = inferred_attribute(api, context, "joined", 0);
     const size_t most = joined ? rank + 1 : rank;  // a mask's
-    if (rank < 2 || k.dims.size() != rank || v.dims.size() != rank || mask.dims.size() > most || (joined && joined != kAllJoined)) {
+    const bool is_usual = k.dims.size() == rank && v.dims.size() == rank && mask.dims.size() <= most;
+    if (rank < 2 || !is_usual || (joined && joined != kAllJoined)) {
       return;
     }
     for (size_t d = 0; d + 2 < rank; ++d) {

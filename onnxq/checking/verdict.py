@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from onnxq.errors import CheckFailed, NothingToDo, amount
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.plan import COMPUTING, FILE_IS_SLOWER, FLOAT_IS_FASTER, Choice, Method, Plan
+from onnxq.planning.shared_weights import in_company
 from onnxq.recipe import Recipe
 from onnxq.runtime import known, native
 
@@ -114,9 +114,8 @@ def why_slow(plan: Plan) -> str:
 def with_library(plan: Plan, target: str) -> str:
     """What to try where most nodes that could compute on short weights do not, for their time in the runtime's own
     kernels: `target`, which has others; nothing if most do."""
-    weighted = [choice for choice in plan if choice.elements]
-    slow = [choice for choice in weighted if choice.reason in (FLOAT_IS_FASTER, FILE_IS_SLOWER)]
-    if 2 * len(slow) <= len(slow) + sum(choice.method in COMPUTING for choice in weighted):
+    slow = [choice for choice in plan if choice.elements and choice.reason in (FLOAT_IS_FASTER, FILE_IS_SLOWER)]
+    if len(slow) <= sum(bool(choice.elements) for choice in plan.those(*COMPUTING)):
         return ""
     return (
         f"onnxruntime's own kernels are no faster than float for {amount(len(slow), 'node')} with weights: those of "
@@ -126,13 +125,9 @@ def with_library(plan: Plan, target: str) -> str:
 
 def without_library(model: ir.Model, plan: Plan, proof: Check) -> str:
     """What the operators of the onnxq domain cost where their library is not registered; nothing if there are none."""
-    products = [choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"]
-
-    owners = {node.name: node.graph for node in graph.nodes(model)}
-    weights = [(owners.get(choice.node), choice.shares or choice.node) for choice in products]
-    readers = Counter(weights)  # where there are several, the weight becomes floats
-    alone = [choice for choice, weight in zip(products, weights, strict=True) if readers[weight] == 1]
-    in_integers = sum(_format(choice).is_integer for choice in alone)
+    products = {choice.node: choice for choice in plan.those(Method.PACKED) if choice.op != "Gather"}
+    floats = {node.name for node in in_company(node for node in graph.nodes(model) if node.name in products)}
+    in_integers = sum(_format(choice).is_integer for name, choice in products.items() if name not in floats)
     costs = []
     if in_integers:
         costs.append(f"onnxruntime's own MatMulNBits computes {amount(in_integers, 'product')}")

@@ -102,7 +102,7 @@ def candidates_of(request: Request, job: Job, ranges: Ranges, trials: Trials | N
     """The whole model in each of these forms, as far as the runtime that it is for takes it."""
     found = forms_of(request)
     plans = candidates(job, found, ranges) if found else []
-    return [taken_there(dataclasses.replace(job, plan=plan), ranges, trials) for plan in plans]
+    return taken_there(job, plans, ranges, trials)
 
 
 def bench_of(request: Request, job: Job, ranges: Ranges, trials: Trials | None) -> PlanBench:

@@ -138,7 +138,8 @@ def calibrated(request: Request, job: Job) -> tuple[Job, Ranges, Trials | None]:
             rewrite = functools.partial(job.rewritten, job.plan)
             ranges = fit_ranges(job, rewrite, names, ranges, trials, seen)
     if request.check and request.plan is None and job.nbytes <= WHOLE_MODEL_BYTES:
-        job = dataclasses.replace(job, plan=taken_there(job, ranges, trials))
+        (plan,) = taken_there(job, [job.plan], ranges, trials)
+        job = dataclasses.replace(job, plan=plan)
     if request.plan is None and not (trials and trials.proves):  # data show outliers where there are any
         job = dataclasses.replace(job, plan=without_outliers(job.model, job.plan))
     return job, ranges, trials

@@ -18,16 +18,21 @@ from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import Ranges
 
 
-def taken_there(job: Job, ranges: Ranges, trials: Trials | None) -> Plan:
-    """The job's plan without what the runtime of its target refuses, each node with the reason.
+def taken_there(job: Job, plans: Sequence[Plan], ranges: Ranges, trials: Trials | None) -> list[Plan]:
+    """The plans without what the runtime of the job's target refuses, each node with the reason.
 
     Whole where that takes it, is not installed, or does not take the float model, whose refusal is the user's to hear.
     Only trying tells: OpenVINO rounds no joined sequences, for example, and little of what it knows as float64.
     """
-    if not job.target.consumer or not job.plan.changes_anything:
-        return job.plan
-    reader = _Reader(job, ranges, trials)
-    if not reader.takes_float() or not reader.why_not(job.plan):
+    changing = any(plan.changes_anything for plan in plans)
+    if not job.target.consumer or not changing or not _Reader(job, ranges, trials).takes_float():
+        return [*plans]
+    return [_taken(_Reader(dataclasses.replace(job, plan=plan), ranges, trials)) for plan in plans]
+
+
+def _taken(reader: _Reader) -> Plan:
+    job = reader.job
+    if not reader.why_not(job.plan):
         return job.plan
     units: dict[str, list[Choice]] = {}  # nodes that share a weight have one form of it
     for choice in job.plan:

@@ -6,6 +6,7 @@ Each is one weight with one format, so that it is stored once. A matrix and its 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -33,6 +34,15 @@ def first_readers(model: ir.Model) -> dict[str, str]:
         if leader != name:
             leaders[name] = leaders[leader] = leader
     return leaders
+
+
+def in_company(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Those of `nodes` whose weight, as it lies, others of them read in the same graph."""
+    readers: dict[tuple[object, ir.Value], set[ir.Node]] = {}
+    for node in nodes:
+        for weight in weights_of(node):
+            readers.setdefault((node.graph, weight.value), set()).add(node)
+    return {node for those in readers.values() if len(those) > 1 for node in those}
 
 
 def marked(plan: Plan, model: ir.Model) -> Plan:

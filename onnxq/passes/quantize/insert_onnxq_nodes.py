@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import Self
 
 import onnx_ir as ir
@@ -21,6 +20,7 @@ from onnxq.passes.quantize._matmul import read_product
 from onnxq.passes.quantize._onnxq_weights import nested_scales, widened_tiles
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.plan import Choice, Method, Plan
+from onnxq.planning.shared_weights import in_company
 
 #: Accuracy levels below this one leave activations as they are.
 EXACT_BELOW = 2
@@ -40,8 +40,7 @@ class InsertOnnxqNodes(PlanPass):
     def __init__(self, plan: Plan, *, exact: bool) -> None:
         super().__init__(plan)
         self.exact = exact
-        #: How many products of a graph read each weight.
-        self._readers: Counter[tuple[object, ir.Value]] = Counter()
+        self._in_company: set[ir.Node] = set()
 
     @classmethod
     def of(cls, work: Work) -> Self:
@@ -51,8 +50,7 @@ class InsertOnnxqNodes(PlanPass):
         constants = WeightForms(Names(model), self.codes)
         choices = {c.node: c for c in self.plan.those(Method.PACKED)}
         nodes = [node for node in graph.nodes(model) if node.name in choices and has_weights(node)]
-        products = (node for node in nodes if node.op_type != "Gather")
-        self._readers = Counter((node.graph, weight.value) for node in products for weight in weights_of(node))
+        self._in_company = in_company(node for node in nodes if node.op_type != "Gather")
         for node in nodes:
             choice = choices[node.name or ""]
             is_dense = formats.get(choice.format or "").is_dense
@@ -67,7 +65,7 @@ class InsertOnnxqNodes(PlanPass):
         p = read_product(node, constants, has_half_kernel=True)
         packed, variant, encoding = _pack(constants, p.weight, p.k_axis, choice, own_ops.MATMUL, exact=self.exact)
         is_fused = variant.decoded.is_integer and not variant.exact
-        variant = dataclasses.replace(variant, shared=is_fused and self._readers[node.graph, p.weight] > 1)
+        variant = dataclasses.replace(variant, shared=is_fused and node in self._in_company)
         inputs: list[ir.Value | None] = [p.x, *packed]
         if p.bias is not None and p.bias_is_vector:
             inputs += [None] * (4 - len(inputs)) + [p.bias]
