@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -75,6 +76,27 @@ def test_where_the_whole_model_is_not_nearer_nothing_changes(tmp_path: Path, mon
     assert biases_corrected(job, job.plan, NO_RANGES).job is not job
     monkeypatch.setattr(correct_biases, "GAIN", 0.0)
     assert biases_corrected(job, job.plan, NO_RANGES).job is job
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(40, 22 + 6), (8, 50)])
+def test_only_as_many_samples_run_as_tell_a_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wanted: int
+) -> None:
+    """Of large images every second one, of small ones all; and the six that are held back."""
+    text = f"m (float[1, 8, {size}, {size}] x) => (float[1, 64, h, w] y) {{ y = Conv <group = 2> (x, K) }}"
+    path = tiny.save(tiny.model(text, {"K": tiny.normal(64, 4, 3, 3)}), tmp_path)
+    r = np.random.default_rng(0)
+    data = [{"x": (r.random((1, 8, size, size)) + number).astype(np.float32)} for number in range(50)]
+    seen, runner = list[int](), correct_biases.runner
+
+    def watched(*given: Any) -> Any:
+        return lambda feeds: runner(*given)(seen.append(int(feed["x"].min())) or feed for feed in feeds)
+
+    monkeypatch.setattr(correct_biases, "runner", watched)
+    job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", data)
+    assert biases_corrected(job, job.plan, NO_RANGES).notes
+    assert len(seen) == len({*seen}) == wanted
+    assert min(seen) <= 1 and max(seen) >= 48
 
 
 def test_groups_of_a_convolution_have_biases_of_their_own(tmp_path: Path) -> None:

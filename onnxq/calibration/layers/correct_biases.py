@@ -11,8 +11,9 @@ with means that samples tell in the place of those of a normalization.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -26,16 +27,19 @@ from onnxq.errors import amount
 from onnxq.job import WHOLE_MODEL_BYTES, Job
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.layer_inputs import LayerInput, Patches, layer_inputs
+from onnxq.model.layer_inputs import ROWS, LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.encodings import encodings
 from onnxq.plan import Method, Plan
 from onnxq.runtime.session import Session
+from onnxq.samples.source import Data
 from onnxq.summaries.gram import finite_rows
 from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
 GAIN = 0.95
+#: So many samples at least tell a mean, if they have `ROWS` rows for every layer; large images are not all run.
+FEW = 16
 
 
 @dataclass
@@ -100,27 +104,28 @@ def biases_corrected(job: Job, plan: Plan, ranges: Ranges, memory: int | None = 
     if not shifts:
         return Corrected(job)
     made = dataclasses.replace(job, model=_with_biases(job.model, shifts))
-    before, after = (_noise(job, each.rewritten(plan, ranges)) for each in (job, made))
+    before, after = _noises(job, [each.rewritten(plan, ranges) for each in (job, made)])
     if not after <= GAIN * before:
         return Corrected(job)
     note = f"biases of {amount(len(shifts), 'convolution')} make up for how their weights are rounded"
     return Corrected(made, (note,))
 
 
-def _noise(job: Job, model: ir.Model) -> float:
-    """How far the outputs of `model` are from those in float on samples held back: the sum of noise to signal."""
+def _noises(job: Job, models: Sequence[ir.Model]) -> list[float]:
+    """How far the outputs of each model are from those in float on samples held back: the sum of noise to signal."""
     assert job.data is not None
     names = [value.name or "" for value in job.model.graph.outputs]
-    in_float, quantized = Session(job.model, threads=0), Session(model, threads=0)
-    powers: dict[str, NDArray[np.float64]] = {}
+    in_float, *sessions = (Session(model, threads=0) for model in (job.model, *models))
+    powers: list[dict[str, NDArray[np.float64]]] = [{} for _ in sessions]
     for sample in job.data.split(job.sampling.held_back)[1]:
-        for name, *pair in zip(names, in_float.run(sample, names), quantized.run(sample, names), strict=True):
-            wanted, found = (np.asarray(x) for x in pair)
-            if wanted.dtype.kind == "f" and wanted.shape == found.shape:
-                exact = wanted.astype(np.float64)
-                new = np.array([np.square(found - exact).sum(), np.square(exact).sum()])
-                powers[name] = powers.get(name, 0) + new
-    return float(sum(noise / power if power else noise for noise, power in powers.values()))
+        outputs = [np.asarray(x) for x in in_float.run(sample, names)]
+        for session, sums in zip(sessions, powers, strict=True):
+            for name, wanted, found in zip(names, outputs, session.run(sample, names), strict=True):
+                if wanted.dtype.kind == "f" and wanted.shape == np.shape(found):
+                    exact = wanted.astype(np.float64)
+                    new = np.array([np.square(found - exact).sum(), np.square(exact).sum()])
+                    sums[name] = sums.get(name, 0) + new
+    return [float(sum(noise / power if power else noise for noise, power in sums.values())) for sums in powers]
 
 
 def _layers(job: Job, plan: Plan, ranges: Ranges) -> Iterator[tuple[str, tuple[Weight, LayerInput, Encoding]]]:
@@ -154,11 +159,19 @@ def _seen(job: Job, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]]) -
     job.progress.start("looking at biases", samples.count + held_back.count, "samples")
     run = runner(job, list(dict.fromkeys(seen.value for _, seen, _ in layers.values())))
     found = {name: _Errors(_error(*layer), [], []) for name, layer in layers.items()}
-    for kind, data in (("fitted", samples), ("held_back", held_back)):
+
+    def add(data: Data, kind: Literal["fitted", "held_back"], like: int) -> None:
         for values in run(data):
             for name, (_, seen, _) in layers.items():
                 if seen.value in values:
-                    found[name].add(getattr(found[name], kind), seen.rows(values[seen.value], samples.count))
+                    found[name].add(getattr(found[name], kind), seen.rows(values[seen.value], like))
+
+    parts = max(1, samples.count // FEW)
+    for number in range(1, parts + 1):  # each of samples from everywhere in the data
+        add(samples.shard(number, parts), "fitted", min(samples.count, FEW))
+        if all(errors.fitted and errors.fitted[0] >= ROWS for errors in found.values()):
+            break
+    add(held_back, "held_back", samples.count)
     return found
 
 
