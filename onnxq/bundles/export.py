@@ -102,29 +102,18 @@ def export(
     destination = Path(output) if output is not None else Path(f"{path.stem}.bundle")
     others = [Path(reference)] if reference is not None else []
     environment.progress.start("loading")
-    loaded = load_model(path)
-    models = [loaded, *map(load_model, others)]
-    require_same_inputs([path, *others], models)
-    tensors = [tensor for each in models for tensor in external_tensors(each)]
-    sources = [path, *others, *dict.fromkeys(Path(tensor.path) for tensor in tensors)]
+    loaded, sources = _opened(path, others)
     sampling = Sampling.of(data, stored.MOST)
     if isinstance(sampling.source, (str, Path)) and Path(sampling.source).exists():
         sources.append(Path(sampling.source))
     seen = place.check_destination(destination, sources, force, MANIFEST)
     word = _target(path, loaded, target)
-    has_own = any(node.domain == own_ops.DOMAIN for node in graph.nodes(loaded))
     with write.staging(destination) as folder:
         staged = folder / destination.name
         staged.mkdir()
         environment.progress.start("copying")
         copy_model.copy_files(path, loaded, staged / MODEL, environment.shard_size)
-        compiled = library.ops_library() if has_own else None
-        if compiled is not None:
-            shutil.copyfile(compiled, staged / compiled.name)
-        rules = ";".join(wrong_rules(staged / MODEL))
-        program = Path(__file__).with_name("run_bundle.py").read_text(encoding="utf-8")
-        program = program.replace('WRONG_RULES = ""', f'WRONG_RULES = "{rules}"')
-        (staged / RUN).write_text(program, encoding="utf-8")
+        compiled, rules = _programs(staged, loaded)
         measured, notes = None, ["not run: there is nothing that 'onnxq verify' could compare"]
         if check:
             environment.progress.start("measuring")
@@ -137,6 +126,27 @@ def export(
         nbytes = sum(entry.bytes for entry in manifest.files.values())
         place.publish(staged, destination, seen)
     return Exported(destination, manifest, nbytes, tuple(notes))
+
+
+def _opened(path: Path, others: Sequence[Path]) -> tuple[ir.Model, list[Path]]:
+    """The model, of which the others have the inputs, and all files that they are made of."""
+    models = [load_model(each) for each in (path, *others)]
+    require_same_inputs([path, *others], models)
+    tensors = [tensor for each in models for tensor in external_tensors(each)]
+    return models[0], [path, *others, *dict.fromkeys(Path(tensor.path) for tensor in tensors)]
+
+
+def _programs(staged: Path, model: ir.Model) -> tuple[Path | None, str]:
+    """Leaves the library, if the model needs it, and lines that run it; where that lies here, and the rules of
+    onnxruntime's optimizer that the lines leave out."""
+    has_own = any(node.domain == own_ops.DOMAIN for node in graph.nodes(model))
+    compiled = library.ops_library() if has_own else None
+    if compiled is not None:
+        shutil.copyfile(compiled, staged / compiled.name)
+    rules = ";".join(wrong_rules(staged / MODEL))
+    program = Path(__file__).with_name("run_bundle.py").read_text(encoding="utf-8")
+    (staged / RUN).write_text(program.replace('WRONG_RULES = ""', f'WRONG_RULES = "{rules}"'), encoding="utf-8")
+    return compiled, rules
 
 
 def _target(path: Path, model: ir.Model, asked: str | None) -> str:

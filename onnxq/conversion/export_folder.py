@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -77,26 +77,31 @@ def export_folder(
     except BadModel as error:
         named, origin = list(weights(loaded)), f"not a Llama of transformers, names are the model's: {error}"
     done = _Written(project) if about else _Written(project, {*products(loaded)}, {*by_inputs(loaded)})
-    rows: list[Row] = []
     with staging.staging(folder) as around, staging.as_sentences(folder):
         staged = around / "folder"
         staged.mkdir()
-        shards = Shards(staged, done.metadata, shard_size)
         environment.progress.start("writing")
-        for name, read in named:
-            tensor = read()
-            tensors, said = done.group(name, tensor)
-            shards.add(tensors, said)
-            rows.append(done.row(name, tensor, tensors))
-        written = [folder / file.name for file in shards.close("model")]
-        config = about | project.config(done.schemes)
-        if config:
+        rows, names = _filled(staged, done, named, shard_size)
+        if config := about | project.config(done.schemes):
             write.write_text(staged / CONFIG, json.dumps(config, indent=2) + "\n")
-            written.append(folder / CONFIG)
+            names.append(CONFIG)
         report = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
         place.write_report(staged, json.dumps(report))
         place.publish(staged, folder, seen)
-    return Exported(rows, (origin,), tuple(written))
+    return Exported(rows, (origin,), tuple(folder / name for name in names))
+
+
+def _filled(
+    staged: Path, done: _Written, named: Iterable[tuple[str, Callable[[], Tensor]]], shard_size: int | None
+) -> tuple[list[Row], list[str]]:
+    """Writes the files of the weights: what became of each, and the names of the files."""
+    shards, rows = Shards(staged, done.metadata, shard_size), list[Row]()
+    for name, read in named:
+        tensor = read()
+        tensors, said = done.group(name, tensor)
+        shards.add(tensors, said)
+        rows.append(done.row(name, tensor, tensors))
+    return rows, [file.name for file in shards.close("model")]
 
 
 @dataclass
