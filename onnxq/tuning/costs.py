@@ -68,7 +68,8 @@ def attribute_costs(
     owners = owners_of(model, plan)
     in_float, quantized = list(in_float), list(quantized)
     in_float = _with_names_of_gelus(in_float, model, owners)
-    costs = Costs(total_float=sum(kernel.seconds for kernel in in_float))
+    # An If takes what its branches take, whose kernels are listed too.
+    costs = Costs(total_float=sum(kernel.seconds for kernel in in_float if kernel.op != "If"))
     for kernels, found in ((in_float, costs.float_seconds), (quantized, costs.quantized_seconds)):
         for kernel in kernels:
             owner = owners.get(kernel.name)

@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -57,6 +58,8 @@ OVERLOOKED = 2.0
 LONG = 3.0
 #: Bytes that a constant takes in a file beside its numbers: names, shape, and the node that unpacks it.
 BYTES_PER_CONSTANT = 150
+#: So many of the user's samples at most are looked at for other branches than the first one takes.
+TRACED = 8
 #: dB below which two runtimes do not compute the same model.
 ALIKE = 10.0
 
@@ -68,9 +71,11 @@ class PlanBench:
     Attributes:
         model: prepared, in float.
         rewrite: carries a plan out.
-        trials: samples; the first is the one that is timed. Of a slow model only the first few of the user's are used.
-        trace: every node of the float model that runs on the first sample.
-        run_seconds: of such a run, counted.
+        trials: samples; the first is the one that is timed, and others are where they take branches that it does not
+            take. Of a slow model only the first few of the user's are used.
+        timed: the samples that are timed.
+        trace: every node of the float model that runs on the first sample; and those that run only on the others.
+        run_seconds: of a run on the first one, counted.
         known: times that need not be measured, and where those that are will be noted down.
         traced: what tells every node that runs on a sample, where that may be known; None: `work.trace`.
         threads: of one operator, when time is measured. Quality is measured on all threads there are.
@@ -94,6 +99,7 @@ class PlanBench:
         typical = self.trials.samples[0].feed
         self.trace = work.trace(self.model, typical) if self.traced is None else self.traced(typical)
         self.run_seconds = work.seconds(self.trace)
+        self.timed: list[Feed] = [typical]
         session = Session(self.model, threads=0)
         self._kernels: dict[Hashable, list[Kernel]] = {}
         self.outputs = session.outputs
@@ -109,6 +115,9 @@ class PlanBench:
             self._samples.append(trial)
             self._wanted.append(session.run(trial.feed))
         self.feeds = [trial.feed for trial in self._samples]
+        for feed, runs in self._of_other_branches():
+            self.timed.append(feed)
+            self.trace = [*self.trace, *runs]
         self._watched = list(range(len(self.feeds)))
         self._random = unrepeatable(self.outputs, self._wanted[0], session.run(self.feeds[0]))
         self._found: dict[Hashable, dict[int, Quality]] = {}
@@ -268,28 +277,61 @@ class PlanBench:
         key = (of_plan, timed or (of_plan, True) in self._kernels)
         if key not in self._kernels:
             model = self.model if plan is None else self.rewrite(plan)
-            session = Session(model, threads=self.threads, profile=True)
-            session.run(self.feeds[0])
-            if not timed:
-                self._kernels[key] = with_names(session.kernels(), model)
-                return self._kernels[key]
-            least = least_seconds(session, self.feeds[0])
-            fewest, most = PROFILE_RUNS
-            runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
-            least = min(least, least_seconds(session, self.feeds[0], runs))
-            kernels = with_names(session.kernels(), model)
-            total = sum(kernel.seconds for kernel in kernels)
-            # Their time holds that of the kernels in their subgraphs, which are listed too.
-            has_subgraphs = any(kernel.op in CONTROL_FLOW for kernel in kernels)
-            if self.threads == 1 and total > least and not has_subgraphs:
-                kernels = [dataclasses.replace(k, seconds=k.seconds * least / total) for k in kernels]
-            self._kernels[key] = kernels
+            found: dict[str, list[Kernel]] = {}
+            for feed in self.timed:
+                known = {*found}
+                for kernel in self._ran(model, feed, timed=timed):
+                    if kernel.name not in known:  # else it is in no branch that this sample alone takes
+                        found.setdefault(kernel.name, []).append(kernel)
+            self._kernels[key] = [kernel for those in found.values() for kernel in those]
         return self._kernels[key]
+
+    def _ran(self, model: ir.Model, feed: Feed, *, timed: bool) -> list[Kernel]:
+        session = Session(model, threads=self.threads, profile=True)
+        session.run(feed)
+        if not timed:
+            return with_names(session.kernels(), model)
+        least = least_seconds(session, feed)
+        fewest, most = PROFILE_RUNS
+        runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
+        least = min(least, least_seconds(session, feed, runs))
+        kernels = with_names(session.kernels(), model)
+        total = sum(kernel.seconds for kernel in kernels)
+        # Their time holds that of the kernels in their subgraphs, which are listed too.
+        has_subgraphs = any(kernel.op in CONTROL_FLOW for kernel in kernels)
+        if self.threads == 1 and total > least and not has_subgraphs:
+            kernels = [dataclasses.replace(k, seconds=k.seconds * least / total) for k in kernels]
+        return kernels
+
+    def _of_other_branches(self) -> Iterator[tuple[Feed, list[NodeRun]]]:
+        """Samples that run nodes with weights in branches which no sample before them takes, and those nodes."""
+        inner = [node for owner in graph.nodes(self.model) if graph.is_op(owner, "If") for node in graph.inside(owner)]
+        left = {node.name or "" for node in inner if any(weights_of(node))} - {run.node for run in self.trace}
+        traced = functools.partial(work.trace, self.model) if self.traced is None else self.traced
+        looked_at: Counter[str] = Counter()
+        for trial in self._samples:
+            looked_at[trial.label] += 1
+            if not left or looked_at[trial.label] > (TRACED if trial.label == GIVEN else 1):
+                continue
+            if runs := [run for run in traced(trial.feed) if run.node in left]:
+                left -= {run.node for run in runs}
+                yield trial.feed, runs
 
     def speed(self, plan: Plan, seconds: float, bound: float) -> Race:
         """`plan` against float, until it is clear whether it takes less than `bound` times as long."""
-        sessions = [Session(model, threads=self.threads) for model in (self.model, self.rewrite(plan))]
-        return race(sessions, [self.feeds[0]] * 2, seconds=seconds, bound=bound)
+        sessions = [_Branches(Session(model, threads=self.threads)) for model in (self.model, self.rewrite(plan))]
+        return race(sessions, [self.timed] * 2, seconds=seconds, bound=bound)
+
+
+class _Branches:
+    """Runs every branch."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.threads = session, session.threads
+
+    def run(self, feeds: Sequence[Feed]) -> None:
+        for feed in feeds:
+            self._session.run(feed)
 
 
 def plan_key(plan: Plan) -> Hashable:

@@ -288,7 +288,7 @@ def there_notes(model: str, consumer: str, values: Sequence[str]) -> dict[str, t
 
 
 def _fill_in(costs: Costs, plan: Plan) -> None:
-    """Take convolutions in branches that the timed sample does not take to be like those that ran."""
+    """Take convolutions in branches that no timed sample takes to be like those that ran."""
     static = [choice.node for choice in plan.those(Method.STATIC) if choice.op in int8_regions.CONVOLUTIONS]
     ran = [node for node in static if node in costs.float_seconds]
     for node in [node for node in static if ran and node not in costs.float_seconds]:

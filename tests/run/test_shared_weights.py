@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnxq
 from onnxq import plan as plans
 from onnxq.cli import _tables
 from onnxq.job import open_job
+from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
@@ -177,3 +179,25 @@ def test_weights_of_regions_are_constants(tmp_path: Path) -> None:
     constants = {each.name for each in made.graph.initializer}
     regions = [node for node in made.graph.node if node.op_type == "Region"]
     assert len(regions) == 2 and all({*node.input} <= constants | {"x", "z"} for node in regions)
+
+
+def test_every_branch_is_timed_and_decided_by_its_own_kernels(tmp_path: Path, twice_as_fast: None) -> None:
+    path = save(tmp_path, MERGED)
+    model = open_job(path, "w8a8-dynamic").model
+    inner = {node.name for node in graph.nodes(model) if node.op_type == "MatMul"}
+    bench = PlanBench(model, lambda plan: model, Trials.given(feeds(MERGED), ""))
+    assert len(inner) >= 4 and inner <= {run.node for run in bench.trace}
+    assert [bool(feed["flag"].all()) for feed in bench.timed] == [True, False]
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("w8a8-dynamic", prefer="speed"))
+    assert len(result.plan.those(Method.DYNAMIC)) >= 4
+
+
+def test_kernels_of_a_branch_are_of_a_sample_that_takes_it(tmp_path: Path) -> None:
+    model = open_job(save(tmp_path, MERGED), "w8a8-dynamic").model
+    trials = Trials.given(feeds(MERGED), "")
+    every = [
+        PlanBench(model, lambda plan: model, given).kernels(None)
+        for given in (trials, Trials.given(trials.feeds[:1], ""))
+    ]
+    both, one = (Counter(kernel.op for kernel in kernels) for kernels in every)
+    assert both["Tanh"] == 1 and one["Tanh"] == 0 and both["Gather"] == one["Gather"] == 1
