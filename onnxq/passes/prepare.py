@@ -16,7 +16,6 @@ from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
 from onnxq.passes.fixed_states import FixedStates
 from onnxq.passes.fold_shapes import FoldShapes
-from onnxq.passes.hard_sigmoids import HardSigmoids
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
@@ -33,9 +32,11 @@ from onnxq.passes.normalize.unpack_heads import UnpackHeads
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
-from onnxq.passes.plain_windows import PlainWindows
-from onnxq.passes.whole_slices import WholeSlices
-from onnxq.passes.whole_softmax import WholeSoftmax
+from onnxq.passes.spelling.hard_sigmoids import HardSigmoids
+from onnxq.passes.spelling.plain_einsums import PlainEinsums
+from onnxq.passes.spelling.plain_windows import PlainWindows
+from onnxq.passes.spelling.whole_slices import WholeSlices
+from onnxq.passes.spelling.whole_softmax import WholeSoftmax
 from onnxq.runtime import known
 
 
@@ -73,6 +74,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             *[ChangeFloatType(half, ir.DataType.FLOAT) for half in widened],
             UniqueNames(),
             NameCastTypes(),
+            PlainEinsums(),
             FoldConstants(decodes=False),
             FoldBatchNorm(),
             LeakyRelus(),

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model import graph
-from onnxq.passes.plain_windows import PlainWindows
+from onnxq.passes.spelling.plain_windows import PlainWindows
 from onnxq.runtime.session import Session
 
 

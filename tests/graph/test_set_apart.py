@@ -10,7 +10,7 @@ from tiny import normal
 
 from onnxq.errors import BadModel
 from onnxq.passes.fusing.set_apart import SetApart
-from onnxq.passes.plain_windows import PlainWindows
+from onnxq.passes.spelling.plain_windows import PlainWindows
 from onnxq.runtime.process.trial import signal_that_ends
 from onnxq.runtime.session import Session
 

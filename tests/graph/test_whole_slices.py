@@ -11,7 +11,7 @@ import tiny
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxq.model import graph
-from onnxq.passes.whole_slices import WholeSlices
+from onnxq.passes.spelling.whole_slices import WholeSlices
 from onnxq.runtime.session import Session
 
 BEHIND = (1 << 31) - 1

@@ -17,7 +17,7 @@ CLIP_READS = 11
 
 
 class SpellHardSigmoids(ir.passes.InPlacePass):
-    """What `passes/hard_sigmoids.py` joined is written in the words that are fused into the kernel before it.
+    """What `passes/spelling/hard_sigmoids.py` joined is written in the words that are fused into the kernel before it.
 
     1. x · HardSigmoid(x, 1/6, 0.5) as x · Clip(x + 3, 0, 6) / 6, which is taken for HardSwish.
     2. Any other HardSigmoid as Clip(alpha · x + beta, 0, 1). The operator itself is computed by a plain loop in

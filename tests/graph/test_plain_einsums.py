@@ -1,0 +1,130 @@
+"""An Einsum that is a product of matrices becomes a MatMul, which computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny
+from test_passes_folding import apply, assert_untouched
+
+import onnxq
+from onnxq.passes.prepare import prepare
+from onnxq.passes.spelling.plain_einsums import PlainEinsums
+
+SIZES = {"b": 2, "s": 5, "t": 7, "d": 6, "h": 3, "k": 4, "f": 8, "e": 2}
+
+
+def shapes(equation: str) -> list[tuple[int, ...]]:
+    parts = equation.replace(" ", "").partition("->")[0].replace("...", "bs").split(",")
+    return [tuple(SIZES[letter] for letter in part) for part in parts]
+
+
+def declared(shape: tuple[int, ...], letters: str = "ABCDE") -> str:
+    return ",".join(letters[: len(shape)])
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["x,w", "w,x"])
+@pytest.mark.parametrize(
+    ("equation", "nodes"),
+    [
+        ("bsd,df->bsf", ["MatMul"]),
+        ("bsd,dhk->bshk", ["MatMul", "Reshape"]),
+        ("bshk,hkd->bsd", ["Reshape", "MatMul"]),
+        ("bsd,dhk->bhsk", ["MatMul", "Reshape", "Transpose"]),
+        ("bsd,hdk->bhsk", ["MatMul", "Reshape", "Transpose"]),
+        ("bsd,fd->bsf", ["MatMul"]),
+        ("dbs,df->bsf", ["Transpose", "MatMul"]),
+        ("bds,fd->bfs", ["Transpose", "MatMul", "Transpose"]),
+        ("bhks,hkd->bsd", ["Transpose", "Reshape", "MatMul"]),
+        ("...d,df->...f", ["MatMul"]),
+        ("... d, d h k -> ... h k", ["MatMul", "Reshape"]),
+        ("d,df->f", ["MatMul"]),
+        ("d,dhk->hk", ["MatMul", "Reshape"]),
+        ("ebd,edf->ebf", ["MatMul"]),
+        ("bd,df", ["MatMul"]),
+    ],
+)
+def test_a_product_with_a_constant(equation: str, nodes: list[str], is_first: bool) -> None:
+    x, w = (tiny.normal(*shape, seed=i) for i, shape in enumerate(shapes(equation)))
+    if is_first:
+        if "->" not in equation:
+            pytest.skip("the order of the result would be another")
+        operands, _, out = equation.partition("->")
+        equation = f"{','.join(reversed(operands.split(',')))}->{out}"
+    args = "w, x" if is_first else "x, w"
+    text = f'g (float[{declared(x.shape)}] x) => (y) {{ y = Einsum<equation = "{equation}">({args}) }}'
+    made = apply(PlainEinsums, text, {"w": w})
+    prepared = made.clone()
+    prepare(prepared)
+    assert [node.op_type for node in prepared.graph] == nodes
+    wanted = np.einsum(equation.replace(" ", ""), *((w, x) if is_first else (x, w)))
+    for model in (made, prepared):
+        np.testing.assert_allclose(tiny.evaluate(model, x=x)[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "nodes"),
+    [
+        ("bshk,bthk->bhst", ["Transpose", "Transpose", "MatMul"]),
+        ("bhst,bthk->bshk", ["Transpose", "MatMul", "Transpose"]),
+        ("...sk,...tk->...st", ["Transpose", "MatMul"]),
+        ("sd,td->st", ["Transpose", "MatMul"]),
+    ],
+)
+def test_a_product_of_two_activations(equation: str, nodes: list[str]) -> None:
+    arrays = [tiny.normal(*[2, 5, 3, 4][: 4 - 2 * (equation[0] == "s")], seed=i) for i in range(2)]
+    if "bhst," in equation:
+        arrays = [tiny.normal(2, 3, 5, 7), tiny.normal(2, 7, 3, 4, seed=1)]
+    a, b = arrays
+    text = f"""g (float[{declared(a.shape)}] a, float[{declared(b.shape, "VWXYZ")}] b) => (y) {{
+        y = Einsum<equation = "{equation}">(a, b) }}"""
+    made = apply(PlainEinsums, text, {})
+    assert tiny.ops(made) == nodes
+    np.testing.assert_allclose(tiny.evaluate(made, a=a, b=b)[0], np.einsum(equation, a, b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "bsd,df->bs",  # f is summed over, of the constant alone
+        "bsd,df->df",
+        "bsd,bsd->bsd",
+        "bsd,dd->bsd",  # a diagonal
+        "bbd,df->bf",
+        "bsd,d->bs",  # a vector
+        "bsd,f->bsdf",
+        "esd,edhk->eshk",  # of each of several matrices with several axes
+    ],
+)
+def test_other_sums_stay(equation: str) -> None:
+    x, w = (tiny.normal(*shape) for shape in shapes(equation))
+    assert_untouched(
+        PlainEinsums,
+        f'g (float[{declared(x.shape)}] x) => (y) {{ y = Einsum<equation = "{equation}">(x, w) }}',
+        {"w": w},
+    )
+
+
+def test_an_axis_of_one_index_that_stands_for_all_stays() -> None:
+    text = 'g (float[2, 5, 1] x) => (y) { y = Einsum<equation = "bsd,df->bsf">(x, w) }'
+    assert_untouched(PlainEinsums, text, {"w": tiny.normal(6, 8)})
+    unknown = 'g (float x) => (y) { y = Einsum<equation = "...d,df->...f">(x, w) }'
+    assert_untouched(PlainEinsums, unknown, {"w": tiny.normal(6, 8)})
+
+
+def test_dense_layers_of_jax_are_quantized_and_come_back(tmp_path: Path) -> None:
+    text = """g (float[B, S, 64] x) => (float[B, S, 64] y) {
+        q = Einsum<equation = "bsd,dhk->bshk">(x, Wq)  k = Einsum<equation = "bsd,dhk->bshk">(x, Wk)
+        v = Einsum<equation = "bsd,dhk->bshk">(x, Wv)  a = Einsum<equation = "bqhd,bkhd->bhqk">(q, k)
+        p = Softmax<axis = -1>(a)  o = Einsum<equation = "bhqk,bkhd->bqhd">(p, v)
+        y = Einsum<equation = "bshk,hkd->bsd">(o, Wo) }"""
+    weights = {f"W{word}": 0.1 * tiny.normal(64, 4, 16, seed=i) for i, word in enumerate("qkv")}
+    weights["Wo"] = 0.1 * tiny.normal(4, 16, 64, seed=5)
+    path = tiny.save(tiny.model(text, weights), tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("w8a16", keep_slow=True), target="onnxq")
+    assert result.check is not None and result.check.sqnr > 35
+    assert result.bytes_after < 0.5 * result.bytes_before
+    assert "Einsum" not in {node.op_type for node in onnx.load(result.output).graph.node}
