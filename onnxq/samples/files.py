@@ -15,13 +15,12 @@ import numpy as np
 from onnxq.errors import BadData, first_line
 from onnxq.files import limits, room
 from onnxq.runtime.session import Input
-from onnxq.samples import columns
-from onnxq.samples.columns import TABLE_SUFFIXES
 from onnxq.samples.fit import Read
 from onnxq.samples.pictures.images import IMAGE_SUFFIXES
 from onnxq.samples.reading import Reading
 from onnxq.samples.records import Maker, Record
 from onnxq.samples.sounds.sound import SOUND_SUFFIXES
+from onnxq.samples.tables import cells, columns, table
 from onnxq.samples.texts.companions import Companions
 
 TEXT_SUFFIXES = {".txt"}
@@ -32,7 +31,7 @@ KINDS = {
     "sounds": SOUND_SUFFIXES,
     "texts": TEXT_SUFFIXES,
     "lines of JSON": LINES_SUFFIXES,
-    "tables": TABLE_SUFFIXES,
+    "tables": table.TABLE_SUFFIXES,
 }
 SUFFIXES = set().union(*KINDS.values())
 #: Characters that certainly make a token, and of a line at most, if it has more.
@@ -174,7 +173,7 @@ def _lines(
 
     def record(where: str, found: dict[str, Any]) -> Record:
         try:
-            arrays = {name: columns.shaped(np.array(found[name]), by_name[name]) for name in given}
+            arrays = {name: cells.shaped(np.array(found[name]), by_name[name]) for name in given}
         except KeyError as error:
             raise BadData(f"{where} lacks {error}, an array that the first line has") from None
         except (ValueError, TypeError, OverflowError):
@@ -212,7 +211,7 @@ def _tables(
     files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
 ) -> Callable[[], Iterator[Read]]:
     by_name = {i.name: i for i in inputs}
-    schema = columns.schema_of(files[0])
+    schema = table.schema_of(files[0])
     if schema is None:
         raise BadData(f"'{files[0]}' holds no rows")
     used = columns.columns_of(schema, inputs, files[0])
@@ -225,9 +224,9 @@ def _tables(
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
         where = f"'{file}', row {number}"
         with room.limited():
-            arrays = columns.arrays_in(batch, row, used, by_name, file, where)
+            arrays = cells.arrays_in(batch, row, used, by_name, file, where)
         picture, sound = (
-            None if name is None else columns.file_in(batch, row, name, file.parent, where)
+            None if name is None else cells.file_in(batch, row, name, file.parent, where)
             for name in (used.picture, used.sound)
         )
         text = None if used.text is None else batch.column(used.text)[row].as_py()
@@ -239,7 +238,7 @@ def _tables(
         numbers = itertools.count()
         for file in files:
             rows = itertools.count()
-            for batch in columns.batches(file, used.types):
+            for batch in table.batches(file, used.types):
                 if batch.schema.names != schema.names:
                     raise BadData(f"'{file}' has other columns than '{files[0]}'")
                 for row in range(batch.num_rows):

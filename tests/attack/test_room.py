@@ -27,16 +27,16 @@ READ = """
 import pathlib, sys, pyarrow
 from onnxq.errors import BadData
 from onnxq.files import room
-from onnxq.samples import columns
+from onnxq.samples.tables import table
 path, count = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # others have a gigabyte in reserve
 share, least, room.SHARE, room.LEAST = room.SHARE, room.LEAST, 1 << 40, 100 << 20
 try:
-    next(columns.batches(path))
+    next(table.batches(path))
 except BadData as error:
     print(str(error)[:len(sys.argv[1]) + len("'' is not a readable table")])
 room.SHARE, room.LEAST = share, least
-(batch,) = columns.batches(path)
+(batch,) = table.batches(path)
 assert len(batch.column("x")[0]) == count
 print("read")
 """

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadData
 from onnxq.runtime.session import Input
-from onnxq.samples import columns
 from onnxq.samples.pictures.images import Preprocessing
 from onnxq.samples.reading import reading_of
 from onnxq.samples.source import open_data
+from onnxq.samples.tables import table
 
 pa = pytest.importorskip("pyarrow")
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -62,34 +62,6 @@ def test_lists_in_lists_and_flat_ones(tmp_path: Path) -> None:
     found = list(open_data(write(table, tmp_path / "t.parquet"), inputs))
     np.testing.assert_array_equal(np.concatenate([s["a"] for s in found]), cube)
     np.testing.assert_array_equal(np.concatenate([s["b"][0] for s in found]), cube)
-
-
-@pytest.mark.parametrize(
-    ("header", "columns"),
-    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3)],
-    ids=["numbers", "and a label", "and a name"],
-)
-def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: int) -> None:
-    names = header.split(",")
-    rows = [",".join("zoe" if n == "name" else "9" if n == "label" else f"{i}.5" for n in names) for i in range(5)]
-    (tmp_path / "t.csv").write_text("\n".join([header, *rows]))
-    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[i + 0.5] * 3] for i in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("header", "wanted"),
-    [
-        ("p,q,r,label", "pqr"),
-        ("Target,p,q,r", "pqr"),
-        ("p,q,passenger class", "pqc"),
-        ("class,y", "cy"),
-    ],
-)
-def test_a_model_of_any_width_does_not_get_the_answer(tmp_path: Path, header: str, wanted: str) -> None:
-    numbers = {name: ord(name[-1] if name in "pqry" else "c") for name in header.split(",")}
-    (tmp_path / "t.csv").write_text(f"{header}\n{','.join(map(str, numbers.values()))}\n")
-    (sample,) = open_data(tmp_path / "t.csv", (Input("x", F32, (None, None)),))
-    assert sample["x"].tolist() == [list(map(ord, wanted))]
 
 
 @pytest.mark.parametrize("first", ["0", "", "NA", "true", "nan"])
@@ -160,6 +132,15 @@ def test_a_text_may_be_empty(tmp_path: Path, name: str, text: str) -> None:
     assert found == [2, 4]
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_texts_however_a_file_holds_them(tmp_path: Path, kind: str) -> None:
+    made = pa.array(["lazy dog", "fox"] * 5, pa.string() if kind == "dictionary" else getattr(pa, kind)())
+    file = write(pa.table({"text": made.dictionary_encode() if kind == "dictionary" else made}), tmp_path / "t.parquet")
+    how = reading_of(None, corpora.tokenizer(tmp_path / "tok"), 16)
+    found = [s["input_ids"].size for s in open_data(file, (Input("input_ids", I64, ("b", "s")),), how)]
+    assert found == [2, 1] * 5
+
+
 def test_columns_of_a_csv_are_inputs_of_their_own(tmp_path: Path) -> None:
     """As of scikit-learn's pipelines, text among them."""
     (tmp_path / "t.tsv").write_text("age\tcity\n3\tRome\n4\tOslo\n")
@@ -228,9 +209,9 @@ def test_sounds_are_told_by_what_datasets_notes(tmp_path: Path) -> None:
 
 def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(columns, "BATCH", 4)
-    real = columns.batches
-    monkeypatch.setattr(columns, "batches", lambda *file: (seen.append(b.num_rows) or b for b in real(*file)))
+    monkeypatch.setattr(table, "BATCH", 4)
+    real = table.batches
+    monkeypatch.setattr(table, "batches", lambda *file: (seen.append(b.num_rows) or b for b in real(*file)))
     data = open_data(write(pa.table({"x": numbers(50).tolist()}), tmp_path / "t.parquet"), ROW).limited(5)
     seen.clear()
     assert len(list(data)) == 5

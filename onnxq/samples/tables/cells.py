@@ -1,0 +1,132 @@
+"""The cells of a row become arrays, and files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+from onnxq.runtime.session import Feed, Input
+from onnxq.samples.fit import Label
+from onnxq.samples.tables.columns import Columns
+from onnxq.samples.tables.table import is_empty, is_text, number_in
+
+
+def file_in(batch: Any, row: int, column: str, folder: Path, where: str) -> bytes | Path:
+    """The picture or sound of a row: what is in the table, or a file beside it.
+
+    Raises:
+        BadData: there is neither.
+    """
+    value = batch.column(column)[row].as_py()
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str):
+        value = _beside(folder, value, f"{where}: column '{column}' names the file '{value}'")
+    if not value:
+        raise BadData(f"{where}: column '{column}' is empty")
+    return value
+
+
+def _beside(folder: Path, name: str, what: str) -> Path:
+    """A file that a table names, which lies in the table's folder: tables of strangers name any."""
+    found = os.path.realpath(folder / name) if "\0" not in name else ""
+    if not os.path.isfile(found):
+        raise BadData(f"{what}, which is not there")
+    if not Path(found).is_relative_to(os.path.realpath(folder)):
+        raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
+    return Path(found)
+
+
+def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], file: Path, where: str) -> Feed:
+    """The inputs that columns hold."""
+    array = _of_text if is_text(file) else _array
+    found = {n: shaped(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
+    if columns.row:
+        (rest,) = (i for name, i in inputs.items() if name not in columns.given)
+        numbers = [(name, array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
+        for name, x in numbers:
+            if x.dtype.kind == "O":
+                raise BadData(f"{where}: '{name}' is the text {x.item()!r:.60}, and a row of '{rest.name}' has numbers")
+        found[rest.name] = shaped(np.array([float(x) for _, x in numbers]), rest)
+    return found
+
+
+def _of_text(value: Any, what: str, i: Input) -> NDArray:
+    """Of a cell that is a text: itself, or the number that it says, whichever the input takes."""
+    word = value.as_py()
+    if i.dtype.kind == "O" and not isinstance(i, Label):
+        return np.array(word, object)
+    if is_empty(word):
+        _require_missing(what, i)
+        return np.array(float("nan"))
+    found = number_in(word)
+    if found is None and not isinstance(i, Label):
+        raise BadData(f"{what} is {word!r:.60}, and '{i.name}' takes numbers")
+    return np.array(word, object) if found is None else np.array(found)
+
+
+def _require_missing(what: str, i: Input) -> None:
+    """
+    Raises:
+        BadData: an input takes nothing that may be missing, as trees take it of floats.
+    """
+    if i.dtype.kind in "iub":
+        raise BadData(f"{what} is empty, and '{i.name}' takes no such number")
+
+
+def _array(value: Any, what: str, i: Input) -> NDArray:
+    """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
+    shape: list[int] = []
+    is_list = "list" in str(value.type).partition("<")[0]
+    if not value.is_valid and (is_list or (i.dtype.kind == "O" and not isinstance(i, Label))):
+        raise BadData(f"{what} is empty")
+    if not is_list:
+        if not value.is_valid:
+            _require_missing(what, i)
+        return _cell(value, what)
+    values = value.values
+    shape.append(len(values))
+    while "list" in str(values.type).partition("<")[0]:
+        lengths = {len(item.values or ()) if item.is_valid else 0 for item in values}
+        if len(lengths) != 1:
+            raise BadData(f"{what} holds lists of different lengths")
+        shape.append(lengths.pop())
+        values = values.flatten()
+    found = values.to_numpy(zero_copy_only=False)
+    if len(found) != np.prod(shape):
+        raise BadData(f"{what} holds lists of different lengths")
+    return found.reshape(shape)
+
+
+def _cell(value: Any, what: str) -> NDArray:
+    """Of a cell that is no list in Arrow's eyes."""
+    try:
+        found = value.as_py()
+    except ValueError:  # a time that Python's calendar has not
+        found = ()
+    if found is None:
+        return np.array(float("nan"))
+    if isinstance(found, (bool, int, float, Decimal, str, list)):
+        with contextlib.suppress(ValueError):  # of lists of different lengths
+            return np.array(found, object if isinstance(found, str) else None)
+    raise BadData(f"{what} is of type {value.type}, not a number, a text or a list of them")
+
+
+def shaped(x: NDArray, i: Input) -> NDArray:
+    """A row's array with the axes of its input: the batch in front, and what a flat list left out."""
+    shape = i.shape
+    if shape is None or x.ndim > len(shape):
+        return x
+    missing = len(shape) - x.ndim
+    fixed = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in shape]
+    if missing > 0 and x.size == np.prod(fixed):
+        return x.reshape(fixed)
+    x = x.reshape((1,) * missing + x.shape)
+    return np.repeat(x, fixed[0], axis=0) if missing and fixed and x.shape[0] == 1 else x

@@ -1,0 +1,106 @@
+"""Which columns of a table make which inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxq.errors import BadData
+from onnxq.files import limits
+from onnxq.runtime.session import Input
+from onnxq.samples.tables import rows
+from onnxq.samples.tables.table import MARKS, is_text, plain
+from onnxq.samples.texts.text import role_of
+
+_SOUND = re.compile("audio|wav|speech|sound")
+_TEXT = ("text", "sentence", "content", "question", "document")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table make what.
+
+    Attributes:
+        given: named like inputs.
+        row: numbers that are one input together, in their order.
+        picture, sound, text: the column for the inputs that are left.
+        types: as which columns of a file that is text are read: those that make something as text, the others as
+            bytes.
+    """
+
+    given: tuple[str, ...] = ()
+    row: tuple[str, ...] = ()
+    picture: str | None = None
+    sound: str | None = None
+    text: str | None = None
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {kind for kind in ("picture", "sound", "text") if getattr(self, kind) is not None}
+
+    def typed(self, schema: Any) -> Columns:
+        """With the types of all columns."""
+        used = {*self.given, *self.row, self.picture, self.sound, self.text}
+        return dataclasses.replace(self, types={n: "string" if n in used else "binary" for n in schema.names})
+
+
+def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
+    """What a table with this schema has for a model with these inputs.
+
+    Raises:
+        BadData: names come twice, or see `rows.row_of`.
+    """
+    given = tuple(i.name for i in inputs if i.name in schema.names)
+    rest = [i for i in inputs if i.name not in given]
+    types = {field.name: plain(field.type) for field in schema if field.name not in given}
+    features = _features(schema)
+    pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
+    sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]
+    strings = [name for name, type in types.items() if str(type).removeprefix("large_") in ("string", "string_view")]
+    named = types if is_text(file) else strings  # where numbers are texts too
+    texts = [name for name in _TEXT if name in named] or strings
+    (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
+    if times > 1:
+        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice")
+    if is_text(file) and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
+        mark = MARKS[file.suffix.lower()][0]
+        raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
+    made = Columns(
+        given,
+        (),
+        pictures[0] if pictures and any(i.shape and len(i.shape) == 4 for i in rest) else None,
+        sounds[0] if sounds and any(i.dtype.kind == "f" for i in rest) else None,
+        texts[0] if texts and any(role_of(i) for i in rest) else None,
+    )
+    if given or made.kinds or len(rest) != 1:
+        return made.typed(schema)
+    return Columns(row=rows.row_of(types, strings, rest[0], file)).typed(schema)
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """What the `datasets` library notes of its columns."""
+    try:
+        found = limits.parse_json((schema.metadata or {})[b"huggingface"].decode())["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_sound(name: str, features: dict[str, Any]) -> bool:
+    kind = features.get(name)
+    if isinstance(kind, dict) and kind.get("_type") in ("Audio", "Image"):
+        return kind["_type"] == "Audio"
+    return _SOUND.search(name.lower()) is not None
+
+
+def _holds(type: Any) -> bool:
+    """Whether a column holds files: bytes, or `datasets`' pairs of bytes and path."""
+    text = str(type)
+    is_pair = text.startswith("struct<") and "bytes: " in text and "path: " in text
+    return is_pair or text.removeprefix("large_") in ("binary", "binary_view")

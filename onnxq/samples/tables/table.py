@@ -1,0 +1,144 @@
+"""Tables as files: their columns, and batches of their rows; a row becomes arrays only when its sample is read."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxq.errors import BadData, MissingRuntime, first_line
+from onnxq.files import room
+
+TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
+#: Rows that are in memory at a time.
+BATCH = 64
+#: Marks between cells, of files that are text.
+MARKS = {".csv": ("a comma", ","), ".tsv": ("a tab", "\t")}
+#: Integers that arrays hold.
+_INTEGERS = range(-(1 << 63), 1 << 64)
+_YES_OR_NO = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingRuntime("reading tables needs pyarrow: pip install 'onnxq[tables]'") from None
+    return pyarrow
+
+
+def is_text(file: Path) -> bool:
+    """Whether its cells are texts, of which those that look like numbers may be some."""
+    return file.suffix.lower() in MARKS
+
+
+def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """Record batches of a file, one after the other.
+
+    Args:
+        types: of the columns of a file that is text; without, they are what the first cells look like.
+
+    Raises:
+        MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
+    """
+    arrow = _arrow()
+    try:
+        with contextlib.ExitStack() as opened:
+            if is_text(file):
+                cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1])
+                how = arrow.csv.ConvertOptions(column_types=types)
+                found = opened.enter_context(arrow.csv.open_csv(file, parse_options=cut, convert_options=how))
+            elif file.suffix.lower() == ".parquet":
+                found = opened.enter_context(arrow.parquet.ParquetFile(file)).iter_batches(BATCH)
+            else:
+                mapped = opened.enter_context(arrow.memory_map(str(file)))
+                found = _messages(arrow, mapped)
+            found = iter(found)
+            while (batch := _next(found)) is not None:
+                yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise BadData(f"'{file}' is not a readable table: {first_line(error)}") from None
+
+
+def _next(found: Iterator[Any]) -> Any:
+    """The next batch, if there is one, and it is sound."""
+    with room.limited():
+        batch = next(found, None)
+        if batch is not None:
+            batch.validate(full=True)  # offsets that lead outside would end the process
+            _ = batch.schema.names, str(batch.schema)  # raises where names are not UTF-8
+        return batch
+
+
+def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, or of a stream, which is what `datasets` writes."""
+    is_file = mapped.read(6) == b"ARROW1"
+    mapped.seek(0)
+    if not is_file:
+        yield from arrow.ipc.open_stream(mapped)
+        return
+    reader = arrow.ipc.open_file(mapped)
+    yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def schema_of(file: Path) -> Any:
+    """What columns a table has, and of what types; None: it has no rows.
+
+    Of a file that is text, columns are what their first cells look like, wherever they are.
+
+    Raises:
+        MissingRuntime, BadData: see `batches`.
+    """
+    first = next(batches(file), None)
+    if first is None or not is_text(file):
+        return None if first is None else first.schema
+    arrow, schema = _arrow(), first.schema
+    empty = {i for i, field in enumerate(schema) if arrow.types.is_null(field.type)}
+    for i, field in enumerate(schema):
+        if arrow.types.is_binary(field.type):  # text that is not UTF-8, as is said where it is read
+            schema = schema.set(i, field.with_type(arrow.string()))
+    names = [field.name for field in schema]
+    rest = batches(file, dict.fromkeys(names, "binary") | {names[i]: "string" for i in empty})
+    while empty and (batch := next(rest, None)) is not None:
+        for i in sorted(empty):
+            word = next((x for x in batch.column(i).unique().to_pylist() if not is_empty(x)), None)
+            if word is not None:
+                kind = arrow.string() if number_in(word) is None else arrow.float64()
+                schema = schema.set(i, schema.field(i).with_type(kind))
+                empty.discard(i)
+    return schema
+
+
+@functools.cache
+def _empty() -> frozenset[str]:
+    return frozenset(_arrow().csv.ConvertOptions().null_values)
+
+
+def is_empty(word: str) -> bool:
+    """Whether a cell of a text that should be a number holds none."""
+    return word.strip() in _empty()
+
+
+def number_in(word: str) -> int | float | None:
+    """What a cell of a text says; None: no number."""
+    word = word.strip()
+    if word in _YES_OR_NO:
+        return _YES_OR_NO[word]
+    if "_" in word:  # which Python allows between digits
+        return None
+    with contextlib.suppress(ValueError):
+        if (found := int(word)) in _INTEGERS:
+            return found
+    with contextlib.suppress(ValueError):
+        return float(word)
+    return None
+
+
+def plain(type: Any) -> Any:
+    """The type of what cells hold, however often each is stored."""
+    kinds = _arrow().types
+    return type.value_type if kinds.is_dictionary(type) or kinds.is_run_end_encoded(type) else type

@@ -1,0 +1,142 @@
+"""The row of a model with one input: which columns of a table make it, and that none of the others takes a place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxq.errors import BadData
+from onnxq.runtime.session import Input
+from onnxq.samples.source import open_data
+
+pa = pytest.importorskip("pyarrow")
+F32 = np.dtype(np.float32)
+ROW = (Input("x", F32, (None, 3)),)
+
+
+def write(table: Any, file: Path) -> Path:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, file)
+    return file
+
+
+def rows_of(header: str, count: int = 100, **cells: str) -> list[dict[str, Any]]:
+    """Numbers by column, 1, 2, … in each row; of a row in the middle these cells."""
+    rows = [{name: n for n, name in enumerate(header.split(","), 1)} for _ in range(count)]
+    return [*rows[: count // 2], rows[count // 2] | cells, *rows[count // 2 + 1 :]]
+
+
+def csv_of(rows: list[dict[str, Any]], file: Path) -> Path:
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3)],
+    ids=["numbers", "and a label", "and a name"],
+)
+def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: int) -> None:
+    names = header.split(",")
+    rows = [",".join("zoe" if n == "name" else "9" if n == "label" else f"{i}.5" for n in names) for i in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]))
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[i + 0.5] * 3] for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ("p,q,r,label", "pqr"),
+        ("Target,p,q,r", "pqr"),
+        ("p,q,passenger class", "pqc"),
+        ("class,y", "cy"),
+    ],
+)
+def test_a_model_of_any_width_does_not_get_the_answer(tmp_path: Path, header: str, wanted: str) -> None:
+    numbers = {name: ord(name[-1] if name in "pqry" else "c") for name in header.split(",")}
+    (tmp_path / "t.csv").write_text(f"{header}\n{','.join(map(str, numbers.values()))}\n")
+    (sample,) = open_data(tmp_path / "t.csv", (Input("x", F32, (None, None)),))
+    assert sample["x"].tolist() == [list(map(ord, wanted))]
+
+
+@pytest.mark.parametrize("header", ["p,q,r", "p,q,r,class", "id,p,q,r,class", "p,q,r,sample id"])
+@pytest.mark.parametrize("mark", ["?", "-", "unknown"])
+def test_a_mark_in_a_column_of_numbers_moves_no_other(tmp_path: Path, header: str, mark: str) -> None:
+    """Wherever it is: else an id or the answer would take the place of what the column holds."""
+    rows = rows_of(header, q=mark)
+    data = open_data(csv_of(rows, tmp_path / "t.csv"), ROW)
+    assert next(iter(data))["x"].tolist() == [[rows[0][name] for name in "pqr"]]
+    with pytest.raises(BadData, match=r"row 50: 'q' is '.+', and 'x' takes numbers"):
+        list(data)
+
+
+def test_of_a_column_most_cells_may_be_missing(tmp_path: Path) -> None:
+    rows = [{"p": 1, "q": "?" if i % 9 else i, "r": 3, "label": 4} for i in range(100)]
+    with pytest.raises(BadData, match=r"row 1: 'q' is '\?', and 'x' takes numbers"):
+        list(open_data(csv_of(rows, tmp_path / "t.csv"), ROW))
+
+
+@pytest.mark.parametrize("cells", [["5", "6", "?"], ["0", "1", "2"]])
+def test_texts_that_a_file_has_in_the_place_of_numbers_are_refused(tmp_path: Path, cells: list[str]) -> None:
+    """As pandas leaves columns with marks, and categories."""
+    for column in (pa.array(cells), pa.array(cells).dictionary_encode(), pa.array(cells, pa.string_view())):
+        file = write(pa.table({"p": [1.0] * 3, "q": [2.0] * 3, "r": column, "label": [4] * 3}), tmp_path / "t.parquet")
+        with pytest.raises(BadData, match=r"row 0: 'r' is the text '.', and a row of 'x' has numbers"):
+            list(open_data(file, ROW))
+
+
+def test_numbers_may_be_stored_once_for_many_rows(tmp_path: Path) -> None:
+    file = write(
+        pa.table({"p": [1.0] * 3, "q": pa.array([2, 5, 2]).dictionary_encode(), "r": [3] * 3, "label": [4] * 3}),
+        tmp_path / "t.parquet",
+    )
+    assert [s["x"].tolist() for s in open_data(file, ROW)] == [[[1, 2, 3]], [[1, 5, 3]], [[1, 2, 3]]]
+
+
+@pytest.mark.parametrize(
+    "header", ["id,p,q,r", ",p,q,r", "p,q,r,__index_level_0__", "PassengerId,p,q,r,target", "id,name,p,q,r,label"]
+)
+def test_an_id_is_told_by_its_name(tmp_path: Path, header: str) -> None:
+    rows = rows_of(header)
+    rows = [row | ({"name": "zoe"} if "name" in row else {}) for row in rows]
+    (sample, *_) = open_data(csv_of(rows, tmp_path / "t.csv"), ROW)
+    assert sample["x"].tolist() == [[rows[0][name] for name in "pqr"]]
+
+
+@pytest.mark.parametrize("header", ["p,q,label", "id,p,q", "user_id,item_id,q,label", "p,q,r,label"])
+def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path, header: str) -> None:
+    (sample, *_) = open_data(csv_of(rows_of(header), tmp_path / "t.csv"), ROW)
+    assert sample["x"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("name,p,q,label", "whether 'label' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
+        ("id,name,p,q", "whether 'id' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
+        ("id,p,q,label", r"has 4 columns of numbers \(id, p, q, label\), 'x' takes 3: leave out the others"),
+        ("x,y,z,id", r"has 4 columns of numbers \(x, y, z, id\), 'points' takes 3"),
+        (
+            "p,q,r,ticket",
+            r"4 columns of numbers \(p, q, r, ticket; ticket with texts among them\), 'x' takes 3",
+        ),
+    ],
+)
+def test_what_names_do_not_tell_is_not_guessed(tmp_path: Path, header: str, message: str) -> None:
+    rows = rows_of(header, **({"ticket": "A/5 21171"} if "ticket" in header else {}))
+    rows = [row | ({"name": "zoe"} if "name" in row else {}) for row in rows]
+    inputs = (Input("points", F32, (None, 3)),) if header.startswith("x") else ROW
+    with pytest.raises(BadData, match=message):
+        open_data(csv_of(rows, tmp_path / "t.csv"), inputs)
+
+
+def test_texts_are_texts_though_one_is_a_number(tmp_path: Path) -> None:
+    """In each of the ways that a file may hold them."""
+    words = [*map("word {}".format, range(20)), "2012"]
+    (tmp_path / "t.csv").write_text("p,q,name,r\n" + "".join(f"1,2,{word},3\n" for word in words))
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[1, 2, 3]]] * 21
