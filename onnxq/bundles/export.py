@@ -109,7 +109,7 @@ def export(
     seen = place.check_destination(destination, sources, force, MANIFEST)
     word = _target(path, loaded, target)
     with write.staging(destination) as folder:
-        staged = folder / destination.name
+        staged = folder / "result"  # beside what else is in there, whatever the bundle is called
         staged.mkdir()
         environment.progress.start("copying")
         copy_model.copy_files(path, loaded, staged / MODEL, environment.shard_size)

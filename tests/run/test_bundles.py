@@ -345,6 +345,7 @@ def test_where_it_goes_and_what_it_refuses(model: Path, tmp_path: Path) -> None:
     export(model, tmp_path / "b", check=False)
     with pytest.raises(BadOutput, match="give --force to replace it"):
         export(model, tmp_path / "b", check=False)
+    export(model, tmp_path / "lock", check=False)  # as what tells whose a staging folder is
     done = run(main, ["verify", str(tmp_path / "b")])
     assert done.exit_code == 3 and "no samples are stored" in done.stdout
     done = run(main, ["export", str(packed), "-o", str(tmp_path / "b"), "--force"])
