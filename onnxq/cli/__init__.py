@@ -67,8 +67,7 @@ class _Errors(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            found = super().invoke(ctx)
-            mirror.publish_rest()
+            found = self._published(ctx)
             sys.stdout.flush()
             return found
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -84,6 +83,18 @@ class _Errors(click.Group):
             text = mirror.as_given(str(sentence))
             click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{text}", err=bool(sentence.exit_code))
             sys.exit(int(sentence.exit_code))
+
+    def _published(self, ctx: click.Context) -> Any:
+        """What the command gives. What it wrote goes to its store though its end is a status, or nobody reads what it
+        prints: as what it wrote here is there then."""
+        try:
+            found = super().invoke(ctx)
+        except (SystemExit, OSError) as error:
+            if type(error) is SystemExit or (isinstance(error, OSError) and _is_of_stdout(error)):  # not by a signal
+                mirror.publish_rest()
+            raise
+        mirror.publish_rest()
+        return found
 
 
 def _end_interrupted() -> NoReturn:

@@ -17,6 +17,7 @@ from onnxq.cli import _tables
 from onnxq.cli._console import Bars, console, say
 from onnxq.cli._given import guard_of
 from onnxq.errors import Exit, NothingToDo, one_line
+from onnxq.files import mirror
 from onnxq.job import Environment
 from onnxq.output.copy_model import copy_model
 
@@ -92,6 +93,6 @@ def end_unverified(*sentences: str) -> None:
     known."""
     told = [sentence for sentence in sentences if sentence]
     for sentence in told:
-        click.secho(f"onnxq: warning: {one_line(sentence)}", fg="red", bold=True, err=True)
+        click.secho(f"onnxq: warning: {one_line(mirror.as_given(sentence))}", fg="red", bold=True, err=True)
     if told:
         sys.exit(Exit.UNCHECKED)

@@ -21,6 +21,7 @@ from onnxq.doctor.folders import FolderDiagnosis, examine_folder, mend_folder
 from onnxq.doctor.mend import mend
 from onnxq.doctor.sarif import to_sarif
 from onnxq.errors import BadRecipe, Exit, one_line
+from onnxq.files import mirror
 from onnxq.job import Environment
 
 #: Samples, unless told otherwise.
@@ -106,7 +107,8 @@ def _fix_folder(folder: Path, options: dict[str, Any]) -> None:
         ):
             console().print(one_line(said))
     if not done.is_known:
-        click.echo(f"onnxq: {done.output} was written, but not all of it could be compared with {folder}", err=True)
+        said = f"onnxq: {done.output} was written, but not all of it could be compared with {folder}"
+        click.echo(mirror.as_given(said), err=True)
         sys.exit(Exit.UNCHECKED)
 
 
@@ -129,5 +131,6 @@ def _fix(model: Path, options: dict[str, Any]) -> None:
     else:
         _written.show(done, f"mended {', '.join(done.rules)}")
     if done.check is None or not done.check.is_known:
-        click.echo(f"onnxq: {done.output} was written, but could not be compared with {model}", err=True)
+        said = f"onnxq: {done.output} was written, but could not be compared with {model}"
+        click.echo(mirror.as_given(said), err=True)
         sys.exit(Exit.UNCHECKED)

@@ -96,15 +96,15 @@ class Guard:
         Raises:
             BadOutput: something does.
         """
-        real = os.path.realpath(folder)
+        there = mirror.whereabouts(folder)
         for source in self._read:
-            if Path(os.path.realpath(source)).is_relative_to(real):
+            if mirror.whereabouts(source).is_relative_to(there):
                 raise BadOutput(
                     f"'{source}' is read, and lies in '{folder}', the output; choose another folder with -o"
                 )
         for path, option in self._written.items():
-            place = Path(os.path.realpath(path))
-            if any(_is_same(each, folder) for each in (place, *place.parents)):
+            place = mirror.whereabouts(path)
+            if place.is_relative_to(there) or any(_is_same(each, folder) for each in (place, *place.parents)):
                 raise BadOutput(f"'{path}' lies where -o puts a folder; choose another name with {option}")
 
     def watch(self, path: str | Path | None, option: str) -> None:

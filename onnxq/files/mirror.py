@@ -18,10 +18,10 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
-from onnxq.errors import BadData, BadModel, OnnxqError
+from onnxq.errors import BadData, BadModel, BadOutput, OnnxqError
 from onnxq.files import cache, limits, staging, storage
 from onnxq.files.data_files import locations, own_data
 from onnxq.files.storage import Known
@@ -52,6 +52,8 @@ _files: dict[Path, _Mirrored] = {}
 #: By path here, where it is published; and those that were.
 _outputs: dict[Path, str] = {}
 _published: set[Path] = set()
+#: By path of a folder here, the files of the old one that it takes the place of.
+_replaced: dict[Path, frozenset[str]] = {}
 #: What stands for a version that a store does not tell.
 _unknown = uuid.uuid4().hex
 #: By path here, what the user gave.
@@ -110,13 +112,51 @@ def destination(url: str) -> Path:
         for each in (*own_data(path), path):
             each.unlink()
     _outputs[path] = url
-    _published.discard(path)
+    _published.difference_update([each for each in _published if each.is_relative_to(path)])
+    _replaced.pop(path, None)
     return path
 
 
 def is_there(path: Path) -> bool:
     """Whether what would be published from `path` would replace something."""
-    return path in _outputs and storage.exists(_outputs[path])
+    url = _published_at(path)
+    return url is not None and storage.exists(url)
+
+
+def _published_at(path: Path) -> str | None:
+    """The address that a file is published at, by itself or as one of a folder."""
+    for each in (path, *path.parents) if _outputs else ():
+        if each in _outputs:
+            return _below_url(_outputs[each], path.relative_to(each))
+    return None
+
+
+def _below_url(url: str, inside: PurePath) -> str:
+    return url if not inside.parts else f"{url.rstrip('/')}/{inside.as_posix()}"
+
+
+def replaced(folder: Path, report: str) -> frozenset[str] | None:
+    """The files of a store that a folder would take the place of, by their paths in it; None: of what is no folder.
+
+    Args:
+        report: the one that is looked for where a server does not tell which there are.
+
+    Raises:
+        BadOutput: nobody can tell.
+    """
+    url = _outputs.get(folder)
+    if url is None:
+        return frozenset()
+    if storage.is_http(url):
+        there = [report] if storage.exists(_below_url(url, PurePath(report))) else []
+    elif storage.is_folder(url, BadOutput):
+        there = [name for name in storage.files_in(url, BadOutput) if name and name[-1] != "/"]  # marks of folders
+    elif storage.exists(url):
+        return None
+    else:
+        there = []
+    _replaced[folder] = frozenset(there)
+    return _replaced[folder]
 
 
 def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
@@ -125,7 +165,7 @@ def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
     Raises:
         BadOutput: it cannot be written.
     """
-    url = _outputs.get(path)
+    url = _published_at(path)
     if url is None:
         return
     for each in data:
@@ -135,7 +175,8 @@ def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
 
 
 def publish_rest() -> None:
-    """Move there what a command has written in another way than by a guard: files, and folders with all files in them.
+    """Move there what a command has written in another way than by a guard: files, and folders with all files in them,
+    of which each takes the place of a whole one.
 
     Raises:
         BadOutput: it cannot be written.
@@ -148,8 +189,21 @@ def publish_rest() -> None:
             continue
         files = sorted((each for each in path.rglob("*") if each.is_file()), key=lambda each: each.suffix == ".onnx")
         for each in files:
-            storage.write(each, f"{url.rstrip('/')}/{each.relative_to(path).as_posix()}")
+            if each not in _published:
+                publish(each)
+        for name in _replaced.get(path, frozenset()) - {each.relative_to(path).as_posix() for each in files}:
+            storage.remove(_below_url(url, PurePath(name)))
         _published.add(path)
+
+
+def whereabouts(path: Path) -> Path:
+    """Where a file or folder lies, or is to lie: its address, or its path without links; to tell what lies in what."""
+    here = Path(os.path.abspath(path))
+    for each in (here, *here.parents) if _root is not None else ():
+        url = _outputs.get(each) or (_files[each].url if each in _files else _given.get(each))
+        if url is not None:
+            return Path(storage.canonical(url).partition("?")[0], here.relative_to(each))
+    return Path(os.path.realpath(path))
 
 
 def url_of(path: str | Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -50,7 +51,7 @@ def path_here(url: str) -> Path | None:
 def canonical(url: str) -> str:
     """One address for all spellings of a place: kinds of stores have two names, and some paths several forms."""
     kind = url.partition("://")[0].lower()
-    return url if _is_http(url) else f"{_ALIASES.get(kind, kind)}://{_path(url)}"
+    return url if is_http(url) else f"{_ALIASES.get(kind, kind)}://{_path(url)}"
 
 
 def is_url(place: object) -> bool:
@@ -83,7 +84,7 @@ def exists(url: str) -> bool:
     Raises:
         BadOutput: nobody can tell.
     """
-    if not _is_http(url):
+    if not is_http(url):
         return bool(_tried(url, BadOutput, lambda: _fs(url).exists(_path(url))))
     try:  # of a server that does not answer, its `exists` says that the file is not there
         _tried(url, BadOutput, lambda: _fs(url).info(_path(url)))
@@ -99,17 +100,17 @@ def is_folder(url: str, error: type[OnnxqError] = BadData) -> bool:
     Raises:
         the given kind of error: nobody can tell.
     """
-    return not _is_http(url) and bool(_tried(url, error, lambda: _fs(url).isdir(_path(url))))
+    return not is_http(url) and bool(_tried(url, error, lambda: _fs(url).isdir(_path(url))))
 
 
-def files_in(url: str) -> dict[str, str]:
+def files_in(url: str, error: type[OnnxqError] = BadData) -> dict[str, str]:
     """The addresses of all files in a folder and below it, by their paths in it.
 
     Raises:
-        BadData: they cannot be listed.
+        the given kind of error: they cannot be listed.
     """
     fs, folder = _fs(url), _path(url).rstrip("/") + "/"
-    found = _tried(url, BadData, lambda: fs.find(_path(url)))
+    found = _tried(url, error, lambda: fs.find(_path(url)))
     # Not by the addresses themselves, which may begin with another of the store's names.
     return {path.removeprefix(folder): fs.unstrip_protocol(path) for path in found}
 
@@ -132,7 +133,7 @@ def read(url: str, start: int, stop: int, error: type[OnnxqError] = BadModel) ->
 
 def _range(url: str, start: int, stop: int) -> bytes:
     fs = _fs(url)
-    if not _is_http(url):
+    if not is_http(url):
         return bytes(fs.cat_file(_path(url), start=start, end=stop))
     # Unlike `cat_file`, this reads no more of a server that answers with all of a file.
     with fs.open(_path(url), "rb", block_size=CHUNK, cache_type="none", size=stop) as file:
@@ -158,10 +159,26 @@ def write(local: Path, url: str) -> None:
     _tried(url, BadOutput, attempt)
 
 
+def remove(url: str) -> None:
+    """Have a file there no more.
+
+    Raises:
+        BadOutput: it cannot be removed.
+    """
+
+    def attempt() -> None:
+        fs = _fs(url)
+        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            fs.rm_file(_path(url))
+        fs.invalidate_cache()
+
+    _tried(url, BadOutput, attempt)
+
+
 def beside(url: str, name: str) -> str:
     """The address of a file in the same folder."""
     address, mark, query = url.partition("?")
-    if _is_http(url):
+    if is_http(url):
         name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
 
@@ -175,7 +192,8 @@ def without_secrets(word: str) -> str:
     return f"{found[1]}{place.rpartition('@')[2]}{slash}{path}"
 
 
-def _is_http(url: str) -> bool:
+def is_http(url: str) -> bool:
+    """Whether it is of a web server, which tells of single files only."""
     return url.lower().startswith(("http://", "https://"))
 
 

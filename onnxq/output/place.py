@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from onnxq.errors import BadOutput
-from onnxq.files import faults, staging
+from onnxq.files import faults, mirror, staging
 from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
@@ -39,23 +39,25 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
         BadOutput: the output is there already (without `force`, or not written by onnxq), is or holds a source, or
             lies in it.
     """
-    here = Path(os.path.realpath(output))
+    here = mirror.whereabouts(output)
     for source in sources:
-        there = Path(os.path.realpath(source))
+        there = mirror.whereabouts(source)
         if here.is_relative_to(there) or there.is_relative_to(here):
             raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
-    if not here.parent.is_dir():
+    real = Path(os.path.realpath(output))
+    if not real.parent.is_dir():
         raise BadOutput(f"the folder '{output.parent}' does not exist")
-    if not os.access(here.parent, os.W_OK):
+    if not os.access(real.parent, os.W_OK):
         raise BadOutput(f"the folder '{output.parent}' cannot be written to; choose another place")
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
+    in_store = mirror.replaced(output, report)
+    if in_store is None or output.is_symlink() or (output.exists() and not output.is_dir()):
         raise BadOutput(f"'{output}' is not a folder; choose another name with -o")
-    if Path.cwd().is_relative_to(here):
+    if Path.cwd().is_relative_to(real):
         raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
     with staging.as_sentences(output):
         seen = _seen(output)
-    if seen:
-        if not (output / report).is_file():
+    if seen or in_store:
+        if report not in in_store and not (output / report).is_file():
             raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
             raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")

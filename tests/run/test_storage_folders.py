@@ -1,0 +1,148 @@
+"""Folders that are written to stores: what is there stays as it would here, and what is written goes there however
+the command ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+
+from onnxq.cli import main
+from onnxq.files import mirror
+from onnxq.runtime.process.endings import Ended
+
+fsspec = pytest.importorskip("fsspec")
+pytestmark = pytest.mark.usefixtures("quick")
+TEXT = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w)  y = Relu(a) }"
+#: Of negative numbers only, so that there is no finite number behind the Log.
+NOWHERE = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w)  y = Log(a) }"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty one; a model `model.onnx` and a folder `two` with two of it are in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    made = tiny.model(TEXT, {"w": tiny.normal(64, 64)})
+    tiny.save(made, tmp_path)
+    (tmp_path / "two").mkdir()
+    for name in ("a.onnx", "b.onnx"):
+        tiny.save(made, tmp_path / "two", name)
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    return memory
+
+
+def run(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def names(store: Any, folder: str) -> list[str]:
+    return sorted(path.removeprefix(f"{folder}/") for path in store.find(folder))
+
+
+WRITING = {
+    "export": ["export", "model.onnx", "--no-check"],
+    "quantize": ["quantize", "two", "-s", "w4a16", "--no-check"],
+    "doctor": ["doctor", "two", "--fix"],
+    "convert": ["convert", "memory://q.onnx", "--to", "compressed-tensors"],
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_folder_of_somebody_else_stays(command: str, store: Any) -> None:
+    """With --force too, as here."""
+    run("quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://q.onnx")
+    store.pipe_file("/out/notes/mine.txt", b"precious")
+    for force in ([], ["--force"]):
+        done = run(*WRITING[command], "-o", "memory://out", *force, code=1)
+        assert "onnxq: 'memory://out' holds files that onnxq did not write there" in done.stderr
+    assert names(store, "/out") == ["notes/mine.txt"]
+    store.pipe_file("/file", b"precious")
+    assert "'memory://file' is not a folder" in run(*WRITING[command], "-o", "memory://file", code=1).stderr
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_folder_of_onnxq_is_replaced_as_a_whole_where_that_is_asked_for(command: str, store: Any) -> None:
+    run("quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://q.onnx")
+    run(*WRITING[command], "-o", "memory://out")
+    wanted = names(store, "/out")
+    assert len(wanted) > 1
+    store.pipe_file("/out/old/model.onnx", b"of an earlier version")
+    done = run(*WRITING[command], "-o", "memory://out", code=1)
+    assert "onnxq: 'memory://out' exists; give --force to replace it" in done.stderr
+    run(*WRITING[command], "-o", "memory://out", "--force")
+    assert names(store, "/out") == wanted
+
+
+@pytest.mark.parametrize("output", ["memory://net", "memory://net/model.onnx/inside", "memory://"])
+def test_what_is_read_in_a_store_is_not_in_the_output(output: str, store: Any) -> None:
+    """Nor does the output lie in it, as here."""
+    content = Path("model.onnx").read_bytes()
+    store.pipe_file("/net/model.onnx", content)
+    words = ["export", "model.onnx", "--reference", "memory://net/model.onnx", "--no-check", "-o", output, "--force"]
+    assert "one contains the other; choose another folder with -o" in run(*words, code=1).stderr
+    assert store.cat_file("/net/model.onnx") == content and names(store, "/net") == ["model.onnx"]
+
+
+def test_a_folder_does_not_take_the_place_of_what_another_option_writes(store: Any) -> None:
+    words = [*WRITING["quantize"], "-o", "memory://out", "--report", "memory://out/report.json"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code in (1, 2) and not store.find("/out"), done.output
+
+
+def test_steps_of_an_earlier_run_stay(store: Any) -> None:
+    words = ["quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "--trace", "memory://steps"]
+    run(*words, "-o", "a.onnx")
+    before = {name: store.cat_file(name) for name in store.find("/steps")}
+    assert len(before) > 1
+    done = run(*words, "-o", "b.onnx", code=1)
+    assert done.stderr.startswith("onnxq: 'memory://steps/1-prepared.onnxtxt' exists; give --force to replace it")
+    assert {name: store.cat_file(name) for name in store.find("/steps")} == before
+    run(*words, "-o", "b.onnx", "--force")
+
+
+def test_what_could_not_be_compared_is_there(store: Any) -> None:
+    """And is called as it was given, where it is warned of."""
+    tiny.save(tiny.model(NOWHERE, {"w": -np.abs(tiny.normal(64, 64))}), Path.cwd())
+    np.savez("data.npz", x=np.abs(tiny.normal(8, 1, 64)))
+    words = ["quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--data", "data.npz", "-o", "memory://out/q.onnx"]
+    done = run(*words, "--evidence", "memory://out/e.npz", "--trace", "memory://out/steps", code=3)
+    assert "onnxq: warning: memory://out/q.onnx was written, but nobody knows how good it is" in done.stderr
+    assert {"e.npz", "q.onnx", "steps/1-prepared.onnxtxt"} <= {*names(store, "/out")}
+
+
+def test_a_folder_that_could_not_be_compared_is_there(store: Any) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        tiny.save(tiny.model(NOWHERE, {"w": -np.abs(tiny.normal(64, 64))}), Path("two"), name)
+    Path("data").mkdir()
+    for name in "ab":
+        np.savez(f"data/{name}.npz", x=np.abs(tiny.normal(8, 1, 64)))
+    words = ["quantize", "two", "-s", "w4a16", "--keep-slow", "--data", "data", "-o", "memory://out"]
+    run(*words, code=3)
+    assert names(store, "/out") == ["a.onnx", "b.onnx", "onnxq.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_there"),
+    [(BrokenPipeError(32, "Broken pipe"), True), (Ended(143), False), (KeyboardInterrupt(), False)],
+)
+def test_what_nobody_reads_about_is_there(
+    error: BaseException, is_there: bool, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But who ends the command does not wait for a store."""
+    path = mirror.destination("memory://out/f.json")
+
+    def shows(*_: object, **__: object) -> None:
+        path.write_text("{}")
+        raise error
+
+    monkeypatch.setattr("onnxq.cli.profile.console", shows)
+    done = CliRunner().invoke(main, ["profile", "model.onnx", "-o", "memory://other.json"])
+    assert done.exit_code != 0
+    assert store.exists("/out/f.json") == is_there
