@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onnxq.checking.models import Check
 from onnxq.checking.score import Score
+from onnxq.files import mirror
 from onnxq.output.signature import Signature
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
@@ -78,7 +79,7 @@ class Result:
     def to_json(self) -> str:
         """Everything, for machines."""
         table = {
-            "output": str(self.output),
+            "output": mirror.told(self.output),
             "scheme": self.plan.scheme,
             "was_auto": self.was_auto,
             "copied": self.copied,

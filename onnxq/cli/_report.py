@@ -53,7 +53,7 @@ def write_html(guard: Guard, files: Sequence[Path], make: Callable[[], Any]) -> 
         return
     from onnxq.report import page
 
-    report = make()
+    report = make().with_addresses()
     for path in files:
         guard.write_text(path, page.as_file(report, path.name))
 

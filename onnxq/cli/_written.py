@@ -43,7 +43,8 @@ class Written(Protocol):
 def echo_json(done: Any, **more: object) -> None:
     """All members of a dataclass with `output` and `check`, or what `more` says instead."""
     check = None if done.check is None else done.check.to_dict()
-    click.echo(json.dumps(dataclasses.asdict(done) | {"output": str(done.output), "check": check} | more, indent=1))
+    table = dataclasses.asdict(done) | {"output": mirror.told(done.output), "check": check}
+    click.echo(json.dumps(table | more, indent=1))
 
 
 def show(done: Written, is_what: str, *more: RenderableType, notes: Sequence[str] = ()) -> None:
@@ -73,7 +74,7 @@ def made_or_copied(model: Path, options: dict[str, Any], make: Callable[[Environ
             raise
         copy_model(model, output, guard, shard_size)
         if options["as_json"]:
-            click.echo(json.dumps({"output": str(output), "copied": str(nothing)}, indent=1))
+            click.echo(json.dumps({"output": mirror.told(output), "copied": str(nothing)}, indent=1))
         else:
             say(f"{nothing}; {output} is a copy of it")
         return None

@@ -19,6 +19,7 @@ from onnxq.cli._folders import refuse_folders
 from onnxq.cli._given import guard_of
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
 from onnxq.errors import amount, one_line
+from onnxq.files import mirror
 from onnxq.job import Environment
 
 
@@ -142,7 +143,7 @@ def _addition(words: str) -> tuple[str, str]:
 
 def _as_dict(done: Imported) -> dict[str, object]:
     return {
-        "output": str(done.output),
+        "output": mirror.told(done.output),
         "target": done.plan.target,
         **dataclasses.asdict(done.match),
         "check": None if done.check is None else done.check.to_dict(),

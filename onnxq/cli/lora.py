@@ -17,6 +17,7 @@ from onnxq.cli._folders import refuse_folders
 from onnxq.cli._given import guard_of, sampling_of
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, LOGITS_OPTION, MODEL, data_options
 from onnxq.errors import amount, one_line
+from onnxq.files import mirror
 from onnxq.job import Environment
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def train(model: Path, **options: Any) -> None:
             environment=Environment(0, bars, guard_of(options)),
         )
     if options["as_json"]:
-        click.echo(json.dumps(dataclasses.asdict(done) | {"output": str(done.output)}, indent=1))
+        click.echo(json.dumps(dataclasses.asdict(done) | {"output": mirror.told(done.output)}, indent=1))
         return
     say(f"{done.output}: {_of(done.ranks)}, {done.elements} numbers, {done.nbytes} bytes")
     say(f"packed   {done.packed} bytes of codes and scales stayed as they were")
@@ -233,7 +234,7 @@ def _of(ranks: dict[str, int]) -> str:
 
 def _print(done: Written, options: dict[str, Any], line: str) -> None:
     if options["as_json"]:
-        click.echo(json.dumps(dataclasses.asdict(done) | {"output": str(done.output)}, indent=1))
+        click.echo(json.dumps(dataclasses.asdict(done) | {"output": mirror.told(done.output)}, indent=1))
         return
     say(line)
     for name, (module, why) in done.proposed.items():

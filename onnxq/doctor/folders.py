@@ -13,6 +13,7 @@ from onnxq.doctor.examine import examine
 from onnxq.doctor.finding import Diagnosis, Severity
 from onnxq.doctor.mend import Mended, mend
 from onnxq.errors import NothingToDo
+from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.folders import options_of_part, placing
 from onnxq.folders.contents import open_folder
@@ -75,7 +76,7 @@ class FolderMended:
         """Everything, for machines."""
         return json.dumps(
             {
-                "output": str(self.output),
+                "output": mirror.told(self.output),
                 "parts": [{"part": name, **_table(done)} for name, done in self.parts.items()],
                 "left_out": {file.as_posix(): why for file, why in self.left_out.items()},
                 "notes": list(self.notes),

@@ -15,7 +15,7 @@ import posixpath
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -119,16 +119,14 @@ def destination(url: str) -> Path:
 
 def is_there(path: Path) -> bool:
     """Whether what would be published from `path` would replace something."""
-    url = _published_at(path)
+    url = _address(path, _outputs)
     return url is not None and storage.exists(url)
 
 
-def _published_at(path: Path) -> str | None:
-    """The address that a file is published at, by itself or as one of a folder."""
-    for each in (path, *path.parents) if _outputs else ():
-        if each in _outputs:
-            return _below_url(_outputs[each], path.relative_to(each))
-    return None
+def _address(path: Path, known: dict[Path, str]) -> str | None:
+    """That of a path here, or of the folder of these that it lies in, with what comes behind."""
+    found = next((each for each in (path, *path.parents) if each in known), None) if known else None
+    return None if found is None else _below_url(known[found], path.relative_to(found))
 
 
 def _below_url(url: str, inside: PurePath) -> str:
@@ -165,7 +163,7 @@ def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
     Raises:
         BadOutput: it cannot be written.
     """
-    url = _published_at(path)
+    url = _address(path, _outputs)
     if url is None:
         return
     for each in data:
@@ -213,8 +211,14 @@ def url_of(path: str | Path) -> str | None:
 
 
 def given(path: str | Path) -> str:
-    """The address that a path of this machine stands for; the path itself, if for none."""
-    return _given.get(Path(os.path.abspath(path)), str(path))
+    """The address that a path of this machine stands for, or is published at; the path itself, if for none."""
+    here = Path(os.path.abspath(path))
+    return _address(here, _given) or _address(here, _outputs) or str(path)
+
+
+def told(path: str | Path) -> str:
+    """The same for files that others see, who are not to have the keys of a store."""
+    return storage.without_secrets(given(path))
 
 
 def version_of(path: str | Path) -> Known | None:
@@ -297,13 +301,13 @@ def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError]
     return found
 
 
-def as_given(text: str) -> str:
-    """A text with the addresses that the user gave in the place of paths of this machine."""
+def as_given(text: str, worded: Callable[[str], str] = str) -> str:
+    """A text with the addresses that the user gave, as `worded` has them, in the place of paths of this machine."""
     if _root is not None and str(_root) in text:
         shown = {str(path): each.url for path, each in _files.items()}
         shown |= {str(path): url for path, url in (*_given.items(), *_outputs.items())}
         for path in sorted(shown, key=len, reverse=True):
-            text = text.replace(path, shown[path])
+            text = text.replace(path, worded(shown[path]))
     return text
 
 

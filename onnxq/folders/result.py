@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.checking.result import Result
+from onnxq.files import mirror
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class FolderResult:
     def to_json(self) -> str:
         """Everything, for machines."""
         table = {
-            "output": str(self.output),
+            "output": mirror.told(self.output),
             "kind": self.kind,
             "scheme": self.scheme,
             "target": self.target,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from onnxq.errors import BadRecipe
-from onnxq.files import limits, schemas
+from onnxq.files import limits, mirror, schemas, storage
 
 #: Of the form below; a member that is added leaves it as it is, one that goes or changes its meaning does not.
 VERSION = 1
@@ -179,6 +179,10 @@ class Report(Struct, forbid_unknown_fields=True):
         """Everything, for machines; `docs/report.schema.json` says what is what."""
         return json.dumps(_worded(msgspec.to_builtins(self)), indent=1, allow_nan=False)
 
+    def with_addresses(self) -> Report:
+        """The same with addresses of stores in the place of paths that stand for them here, without keys."""
+        return msgspec.convert(_addressed(msgspec.to_builtins(self)), Report)
+
 
 def known(x: float | None) -> float | None:
     """A figure for the report; None where it was not measured or is none."""
@@ -192,6 +196,14 @@ def _worded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_worded(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _addressed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _addressed(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_addressed(each) for each in value]
+    return mirror.as_given(value, storage.without_secrets) if isinstance(value, str) else value
 
 
 def schema() -> str:

@@ -3,6 +3,7 @@ the command ends."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,20 @@ def test_what_nobody_reads_about_is_there(
     done = CliRunner().invoke(main, ["profile", "model.onnx", "-o", "memory://other.json"])
     assert done.exit_code != 0
     assert store.exists("/out/f.json") == is_there
+
+
+def test_reports_say_where_it_is(store: Any) -> None:
+    """And not which path of this machine stands for it."""
+    pytest.importorskip("plotly")
+    words = ["quantize", "-s", "w4a16", "--no-check", "--json", "--report", "memory://r.json", "--html", "r.html"]
+    store.pipe_file("/net/model.onnx", Path("model.onnx").read_bytes())
+    for place in ("q.onnx", "two"):
+        model = "memory://net/model.onnx" if place == "q.onnx" else "two"
+        told = run(*words, model, "-o", f"memory://{place}", "--force", *["--keep-slow"] * (place == "q.onnx"))
+        for text in (told.stdout, store.cat_file("/r.json")):
+            assert json.loads(text)["output"] == f"memory://{place}"
+        page = Path("r.html").read_text()
+        assert str(mirror._root) not in page and f"memory://{place}" in page
+    told = run("dequantize", "memory://q.onnx", "-o", "memory://f.onnx", "--json")
+    assert json.loads(told.stdout)["output"] == "memory://f.onnx"
+    assert mirror.told(mirror.destination("https://me:word@shop/q.onnx?sig=key")) == "https://shop/q.onnx"
