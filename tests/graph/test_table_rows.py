@@ -38,8 +38,8 @@ def csv_of(rows: list[dict[str, Any]], file: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("header", "columns"),
-    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3)],
-    ids=["numbers", "and a label", "and a name"],
+    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3), ("name,X,Y,Z", 3)],
+    ids=["numbers", "and a label", "and a name", "places and a name"],
 )
 def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: int) -> None:
     names = header.split(",")

@@ -53,7 +53,8 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
             f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}{also}), '{i.name}' takes {width}: leave "
             "out the others, or name columns like the model's inputs"
         )
-    doubtful = [name for name in (*answers, *ids) if name in row]
+    is_place = {"x", "y"} <= {name.lower() for name in row}  # where y is no answer
+    doubtful = [name for name in (*answers, *ids) if name in row and not (is_place and name.lower() == "y")]
     others = [name for name in types if name not in numbers]
     if doubtful and others:
         raise BadData(
