@@ -27,6 +27,7 @@ NOWHERE = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w)  y = Log(a)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An empty one; a model `model.onnx` and a folder `two` with two of it are in the current folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mirror, "_outputs", {})  # what other tests in this process failed to write
     made = tiny.model(TEXT, {"w": tiny.normal(64, 64)})
     tiny.save(made, tmp_path)
     (tmp_path / "two").mkdir()
