@@ -31,8 +31,7 @@ class Planner {
     const Step& step = stage.step;
     Placed made;
     if (!step.x.empty()) {
-      made = source(step, 0);
-      made.top = made.bottom = made.side = made.behind = made.readers = 0;
+      static_cast<Extent&>(made) = source(step, 0);
     }
     switch (step.does) {
       case Does::kQuantize:
@@ -282,7 +281,7 @@ class Planner {
   }
 
   // How many windows there are; their pads.
-  std::array<int64_t, 4> count(size_t number, const Step& step, const Placed& x, Placed& made) {
+  std::array<int64_t, 4> count(size_t number, const Step& step, const Extent& x, Placed& made) {
     std::array<int64_t, 4> pads = step.pads;
     if (step.same) {
       same_pads(step, 0, x.H, pads);
@@ -349,7 +348,7 @@ class Planner {
   }
 
   void pool(size_t number, const Step& step, Placed& made) {
-    const Placed x = made;
+    const Extent x = made;
     const bool is_global = step.does == Does::kGlobalAveragePool;
     if (x.is_rows()) {
       refuse_stage(number, "pools a matrix");

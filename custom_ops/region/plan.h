@@ -12,11 +12,19 @@
 
 namespace onnxq {
 
-// The tensor of one step. Of matrices, W is the number of rows; so it is of stacks of them, of three dimensions (N, W, C)
-// or four (N, H, W, C).
-struct Placed {
+// How large a tensor is. Of matrices, W is the number of rows; so it is of stacks of them, of three dimensions (N, W, C) or
+// four (N, H, W, C).
+struct Extent {
   int64_t rank = 0, N = 0, H = 0, W = 0, C = 0;
   bool is_stack = false;
+
+  // Whether they lie as the definition orders them, whatever their number.
+  bool is_rows() const { return rank == 2 || is_stack; }
+  bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
+};
+
+// The tensor of one step. What is made of another takes its extent alone: where a tensor lies is its own.
+struct Placed : Extent {
   int64_t width = 1;                      // bytes of an element
   int64_t top = 0, bottom = 0, side = 0;  // pixels around each image that hold the zero point, or 0
   int64_t behind = 0;                     // bytes behind the last one that may be read
@@ -35,10 +43,7 @@ struct Placed {
   int64_t pitch() const { return (W + side) * pixel(); }
   int64_t image() const { return (top + H + bottom) * pitch(); }
   int64_t first() const { return top * pitch() + side * pixel(); }
-  // Whether they lie as the definition orders them, whatever their number.
-  bool is_rows() const { return rank == 2 || is_stack; }
   bool has_margin() const { return top || bottom || side; }
-  bool is_empty() const { return N == 0 || H == 0 || W == 0 || C == 0; }
 };
 
 // Whether images of one column, H × W, are made of `x`, in which nothing is between rows: they are taken for one row then, of

@@ -69,7 +69,7 @@ void plan_matmul(size_t number, const Stage& stage, const std::vector<Placed*>& 
     refuse_stage(number, "multiplies rows of " + std::to_string(made.a.columns) + " by a matrix for " +
                              std::to_string(made.by.inputs));
   }
-  Placed shape = *x[1];  // whose matrices are repeated, or those of the first one
+  Extent shape = *x[1];  // whose matrices are repeated, or those of the first one
   shape.W = y.W;
   shape.C = y.C;
   binary_shape(number, shape, y);

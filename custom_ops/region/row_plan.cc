@@ -38,9 +38,7 @@ Placed row_shape(size_t number, const Stage& stage, const std::vector<Placed*>& 
   const Step& step = stage.step;
   Placed made;
   if (!x.empty()) {
-    made.rank = x[0]->rank;
-    made.is_stack = x[0]->is_stack;
-    set_sizes(made, sizes(*x[0]));
+    static_cast<Extent&>(made) = *x[0];
   }
   for (const Placed* each : x) {
     if (step.does != Does::kInstanceNorm) {

@@ -53,15 +53,15 @@ int64_t spread(size_t number, const Step& step, size_t axis, int64_t size) {
   return made;
 }
 
-Dims dims(const Placed& t) {
+Dims dims(const Extent& t) {
   if (t.is_stack) {
     return t.rank == 3 ? Dims{t.N, t.W, t.C} : Dims{t.N, t.H, t.W, t.C};
   }
   return t.rank == 2 ? Dims{t.W, t.C} : t.rank == 3 ? Dims{t.N, t.C, t.W} : Dims{t.N, t.C, t.H, t.W};
 }
 
-Sizes sizes(const Placed& t) { return {{t.N, t.C, t.H, t.W}}; }
-void set_sizes(Placed& t, const Sizes& sizes) {
+Sizes sizes(const Extent& t) { return {{t.N, t.C, t.H, t.W}}; }
+void set_sizes(Extent& t, const Sizes& sizes) {
   t.N = sizes[0];
   t.C = sizes[1];
   t.H = sizes[2];
@@ -89,7 +89,7 @@ Placed of_shape(size_t number, const Dims& shape, int64_t stack) {
   return made;
 }
 
-void binary_shape(size_t number, const Placed& other, Placed& made) {
+void binary_shape(size_t number, const Extent& other, Extent& made) {
   bool fits = made.rank == other.rank && made.is_stack == other.is_stack;
   const auto join = [&](int64_t& size, int64_t with) {
     fits = fits && (size == with || size == 1 || with == 1);

@@ -24,15 +24,15 @@ int64_t windows(size_t number, int64_t size, int64_t before, int64_t behind, int
 int64_t spread(size_t number, const Step& step, size_t axis, int64_t size);
 
 // As the definition orders dimensions, and as n, c, y, x.
-Dims dims(const Placed& t);
-Sizes sizes(const Placed& t);
-void set_sizes(Placed& t, const Sizes& sizes);
+Dims dims(const Extent& t);
+Sizes sizes(const Extent& t);
+void set_sizes(Extent& t, const Sizes& sizes);
 
 // A tensor of this shape; `stack`: of matrices.
 Placed of_shape(size_t number, const Dims& shape, int64_t stack);
 
 // Of two tensors that are added or multiplied; `made` is the first one before.
-void binary_shape(size_t number, const Placed& other, Placed& made);
+void binary_shape(size_t number, const Extent& other, Extent& made);
 
 }  // namespace onnxq
 
