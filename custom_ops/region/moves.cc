@@ -66,7 +66,12 @@ Maps maps_of(const Stage& stage, const Layout& x, const Layout& y) {
   return maps;
 }
 
-void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t size) {
+[[noreturn]] void refuse_runs() {
+  throw Refusal("attribute steps moves more than " + std::to_string(kMostRuns) + " pieces, each to another place");
+}
+
+// No more than `most` of them.
+void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t size, int64_t most) {
   if (!runs.empty()) {
     Run& last = runs.back();
     const bool goes_on = from == kFill ? last.from == kFill : last.from != kFill && last.from + last.size == from;
@@ -75,13 +80,16 @@ void add_run(std::vector<Run>& runs, int64_t from, int64_t to, int64_t size) {
       return;
     }
   }
+  if (static_cast<int64_t>(runs.size()) >= most) {
+    refuse_runs();
+  }
   runs.push_back({from, to, size});
 }
 
-std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
+std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y, int64_t most) {
   std::vector<Run> channels, runs;
   for (size_t c = 0; c < maps[1].size(); ++c) {
-    add_run(channels, maps[1][c], static_cast<int64_t>(c), 1);
+    add_run(channels, maps[1][c], static_cast<int64_t>(c), 1, most);
   }
   for (int64_t n = 0; n < y.sizes[0]; ++n) {
     for (int64_t row = 0; row < y.sizes[2]; ++row) {
@@ -92,7 +100,7 @@ std::vector<Run> runs_of(const Maps& maps, const Layout& x, const Layout& y) {
         const int64_t from = from_n * x.image + from_y * x.row + from_x * x.sizes[1];
         const int64_t to = n * y.image + row * y.row + column * y.sizes[1];
         for (const Run& run : channels) {
-          add_run(runs, is_filled || run.from == kFill ? kFill : from + run.from, to + run.to, run.size);
+          add_run(runs, is_filled || run.from == kFill ? kFill : from + run.from, to + run.to, run.size, most);
         }
       }
     }
@@ -233,12 +241,15 @@ Moves arrange(const Step& given, const Layout& x, const Layout& y) {
   }
   Moves moves;
   moves.picks.reserve(static_cast<size_t>(all));
+  const auto is_in_runs = [&] { return static_cast<int64_t>(moves.runs.size()) * kShortRun <= all; };
   visit(y, [&](int64_t number, int64_t to) {
     const int64_t source = turned[static_cast<size_t>(number)];
     moves.picks.push_back(static_cast<int32_t>(source));
-    add_run(moves.runs, source, to, 1);
+    if (is_in_runs()) {
+      add_run(moves.runs, source, to, 1, all);
+    }
   });
-  if (static_cast<int64_t>(moves.runs.size()) * kShortRun <= all) {
+  if (is_in_runs()) {
     moves.picks.clear();
     return moves;
   }
@@ -307,14 +318,15 @@ Dims arranged(size_t number, const Step& given, const Dims& x) {
   return dims;
 }
 
-Moves moves_of(const Stage& stage, const Layout& x, const Layout& y) {
-  if (stage.step.does == Does::kArrange) {
-    return arrange(stage.step, x, y);
+Moves moves_of(const Stage& stage, const Layout& x, const Layout& y, int64_t& runs_left) {
+  const bool arranges = stage.step.does == Does::kArrange;
+  // As runs or as picks, which take less: a piece for each of a short run's elements.
+  if (arranges && count(dims_of(y)) / kShortRun > runs_left) {
+    refuse_runs();
   }
-  if (y.sizes[0] * y.sizes[2] * y.sizes[3] >= kMostPicked) {
-    throw Refusal("attribute steps moves more than 2147483647 pixels");
-  }
-  return {runs_of(maps_of(stage, x, y), x, y), {}, false};
+  Moves made = arranges ? arrange(stage.step, x, y) : Moves{runs_of(maps_of(stage, x, y), x, y, runs_left), {}, false};
+  runs_left -= static_cast<int64_t>(made.runs.size() + made.picks.size() / kShortRun);
+  return made;
 }
 
 }  // namespace onnxq

@@ -40,8 +40,12 @@ Sizes sliced(size_t number, const Step& step, const Sizes& x);
 Sizes padded(size_t number, const Step& step, const Sizes& x);
 Dims arranged(size_t number, const Step& step, const Dims& x);
 
-// How the elements of x become those of y. Nothing is empty.
-Moves moves_of(const Stage& stage, const Layout& x, const Layout& y);
+// Of all moves of a plan together, how many runs they may consist of: what is kept of a plan is a small part of what it moves
+// but where single elements change places.
+constexpr int64_t kMostRuns = int64_t{1} << 28;
+
+// How the elements of x become those of y. Nothing is empty. Counts `runs_left` down. Throws Refusal.
+Moves moves_of(const Stage& stage, const Layout& x, const Layout& y, int64_t& runs_left);
 
 }  // namespace onnxq
 

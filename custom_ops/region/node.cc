@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 
 #include "../abi/ops.h"
 #include "../abi/weight.h"
@@ -129,6 +130,8 @@ class Region {
       body();
     } catch (const Refusal& refusal) {
       throw Refusal("onnxq node '" + name_ + "': " + refusal.what());
+    } catch (const std::bad_alloc&) {
+      throw Refusal("onnxq node '" + name_ + "': there is not enough memory for what attribute steps asks for");
     }
   }
 

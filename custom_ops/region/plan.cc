@@ -13,9 +13,6 @@ namespace {
 
 constexpr int64_t kMostAveraged = 1 << 23;  // sums of so many codes fit int32
 
-constexpr bool moves_elements(Does does) {
-  return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
-}
 // By a constant weight.
 constexpr bool multiplies(Does does) {
   return does == Does::kConv || does == Does::kGemm || does == Does::kProduct || does == Does::kSums;
@@ -170,7 +167,7 @@ class Planner {
     const bool is_move = moves_elements(stages_[number].step.does);
     const Placed& y = plan_.tensors[number];
     const Step& step = stages_[number].step;
-    plan_.moves.push_back(is_move && !y.is_empty() ? moves_of(stages_[number], layout(source(step, 0)), layout(y)) : Moves{});
+    plan_.moves.push_back(is_move && !y.is_empty() ? moves_of(stages_[number], layout(source(step, 0)), layout(y), runs_left_) : Moves{});
     const bool is_linear = step.does == Does::kResizeLinear && !y.is_empty();
     plan_.taps.push_back(is_linear ? taps_of(stages_[number], layout(source(step, 0)), layout(y)) : Taps{});
   }
@@ -371,6 +368,7 @@ class Planner {
   const std::vector<Stage>& stages_;
   Plan& plan_;
   Places places_;
+  int64_t runs_left_ = kMostRuns;
   const int64_t width_;  // bytes of an element
 };
 
@@ -384,6 +382,7 @@ Plan make_plan(const std::vector<Stage>& stages, const std::vector<Dims>& inputs
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.shape(i);
   }
+  check_moves(stages, plan);
   for (size_t i = 0; i < stages.size(); ++i) {
     planner.join(i);
     planner.join_binary(i);

@@ -8,7 +8,7 @@
 namespace onnxq {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 40;
+constexpr int64_t kMostBytes = int64_t{1} << 40, kMostMoved = int64_t{1} << 30;
 
 }  // namespace
 
@@ -21,6 +21,19 @@ int64_t product(size_t number, std::initializer_list<int64_t> sizes) {
     all *= size;
   }
   return all;
+}
+
+void check_moves(const std::vector<Stage>& stages, const Plan& plan) {
+  int64_t moved = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Placed& made = plan.tensors[i];
+    if (moves_elements(stages[i].step.does) && !made.is_empty()) {
+      moved += made.N * made.H * made.W;
+    }
+    if (moved > kMostMoved) {
+      refuse_stage(i, "moves, together with those before it, more than 1073741824 pixels");
+    }
+  }
 }
 
 void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 4>& pads) {
@@ -72,6 +85,9 @@ Placed of_shape(size_t number, const Dims& shape, int64_t stack) {
   const size_t rank = shape.size();
   if (rank < 2 || rank > 4) {
     refuse_stage(number, "quantizes a tensor of shape " + text(shape) + ", whose rank is not 2, 3 or 4");
+  }
+  for (const int64_t size : shape) {
+    product(number, {size});  // beside a size of 0, too, where the product of all says nothing
   }
   Placed made;
   made.rank = static_cast<int64_t>(rank);

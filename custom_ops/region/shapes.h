@@ -13,6 +13,10 @@ namespace onnxq {
 // The product of sizes, or a refusal where it is larger than any memory.
 int64_t product(size_t number, std::initializer_list<int64_t> sizes);
 
+// Where each pixel comes from is found before anything is computed: refuses more of them, of all steps together, than are
+// worth the time and memory of that.
+void check_moves(const std::vector<Stage>& stages, const Plan& plan);
+
 // Pads of one dimension by which there are size / stride windows.
 void same_pads(const Step& step, size_t axis, int64_t size, std::array<int64_t, 4>& pads);
 

@@ -93,6 +93,10 @@ std::vector<std::string> lines_of(const std::string& text);
 constexpr bool makes_tensor(Does does) {
   return does != Does::kDequantize && does != Does::kGemm && does != Does::kWrite;
 }
+// Whether it only moves elements: moves.h.
+constexpr bool moves_elements(Does does) {
+  return does == Does::kSlice || does == Does::kPad || does == Does::kResize || does == Does::kArrange;
+}
 
 }  // namespace onnxq
 

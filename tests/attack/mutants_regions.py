@@ -1,4 +1,4 @@
-"""Spoiled steps of regions of every kind: codes and bfloat16, decoders, lines and matrices. A kind for `mutants.py`."""
+"""Spoiled steps of regions of every kind: codes, float32 and bfloat16; images, lines and rows. For `mutants.py`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from onnx import numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "native"))
 import islands
 import numbers_net
+import row_nets
 
 #: Lines that any list of steps may get; N stands for a step before, C for a constant.
 LINES = (
@@ -47,6 +48,28 @@ LINES = (
     "affine x=N weight=C bias=C scale=1 zero=2 relu=1 high=C",
     "affine x=N weight=C bias=C knee=C scale=1 zero=2",
     "conv x=N,N weight=C bias=C act=5 low=C high=C",
+)
+#: Of float32 that is read, or has been written; O stands for an output of its own.
+ROW_LINES = (
+    "read in=0 stack=1",
+    "write x=N out=O",
+    "write x=N out=O",
+    "slice x=N starts=0,0,0,1 stops=16777216,16777216,16777216,16777216 steps=1,1,1,1",
+    "slice x=N starts=0,0,0,-1 stops=99,99,99,-16777216 steps=1,1,1,-2",
+    "pad x=N before=0,0,0,0 behind=0,0,0,20000",
+    "pad x=N before=0,2,0,1 behind=0,-2,0,0 mode=2",
+    "flatten x=N",
+    "arrange x=N perm=0,2,1 stack=1",
+    "arrange x=N shape=-1,32",
+    "arrange x=N split=0,-1,1,32 stack=1",
+    "plus x=N,N",
+    "softmax x=N",
+    "layer_norm x=N epsilon=C",
+    "rotary x=N,N,N",
+    "encode x=N scale=C zero=C",
+    "decode x=N",
+    "matmul x=N,N transposed=1",
+    "sums x=N,N weight=C weight_scale=C",
 )
 NUMBERS = (0, 1, 2, 3, 4, 7, 16, 64, 255, 4096, 4097, 1 << 20, 1 << 24, 999999999, -1, -9)
 
@@ -79,6 +102,14 @@ def rows(r: random.Random) -> onnx.ModelProto:
     return islands.with_regions(net.model())
 
 
+def stacks(r: random.Random) -> onnx.ModelProto:
+    """Float32 between codes, of rank 3: what is read and written as it is, and a layer of a transformer."""
+    net = row_nets.Rows(r.randrange(99), (r.choice([1, 2]), r.choice([3, 9]), 32))
+    a = net.plus(net.matmul(net.codes(net.norm("x")), 32), "x")
+    net.outputs += [a, row_nets.block(net, net.codes(a), 4)]
+    return islands.with_regions(net.model())
+
+
 def numbers(r: random.Random) -> onnx.ModelProto:
     """Of bfloat16, of rank 3 or 4."""
     sizes = r.choice([(8, 6), (10,)])
@@ -92,7 +123,7 @@ def numbers(r: random.Random) -> onnx.ModelProto:
 
 
 Made = Callable[[random.Random], onnx.ModelProto]
-MADE: tuple[Made, ...] = (decoder, lines, rows, numbers)
+MADE: tuple[Made, ...] = (decoder, lines, rows, numbers, stacks)
 
 
 def steps(case: Case, folder: Path) -> list[str]:
@@ -102,9 +133,11 @@ def steps(case: Case, folder: Path) -> list[str]:
     np.savez(folder / "data.npz", x=np.random.default_rng(0).normal(0, 3, (3, *shape)).astype(np.float32))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     node = next(node for node in model.graph.node if node.op_type in ("Region", "Bf16Region"))
+    outputs = len(node.output)
     for seed in case.seeds:
         spoil(model, node, random.Random(seed))
-    if case.command // 4 % 4 == 0:  # without its body, which shapes are inferred of
+    # Without its body, which shapes are inferred of, and which makes no outputs but its own.
+    if case.command // len(MADE) % 4 == 0 or len(node.output) > outputs:
         del model.functions[:]
     (folder / "r.onnx").write_bytes(model.SerializeToString())
     command = ["check", "model.onnx", "r.onnx", "--data", "data.npz"]
@@ -115,7 +148,7 @@ def spoil(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> Non
     """One change of a region's steps, constants or inputs."""
     (said,) = (each for each in node.attribute if each.name == "steps")
     text = said.s.decode(errors="replace").split("\n")
-    how = r.randrange(6)
+    how = r.randrange(7)
     if how == 0:
         tensor = r.choice(list(model.graph.initializer))
         array = numpy_helper.to_array(tensor)
@@ -131,12 +164,14 @@ def spoil(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> Non
         model.graph.initializer.append(numpy_helper.from_array(np.array(values, kind), f"more{len(node.input)}"))
         node.input.append(f"more{len(node.input)}")
         text[-1:-1] = [_line(r.choice(LINES), len(text) - 1, len(node.input), r)]
-    elif how < 4:
+    elif how == 2:
+        _add_row(text, node, r)
+    elif how < 5:
         at = r.randrange(1, len(text) + 1)
         text.insert(at, _line(r.choice(LINES), at - 1, len(node.input), r))
         if r.random() < 0.7:  # and what follows reads it
             text[at + 1 :] = [re.sub(rf"\bx={at - 2}\b", f"x={at - 1}", line) for line in text[at + 1 :]]
-    elif how == 4 and len(text) > 1:  # an earlier change may have left the first line alone
+    elif how == 5 and len(text) > 1:  # an earlier change may have left the first line alone
         at = r.randrange(1, len(text))
         found = [*re.finditer(r"(?<=[=,])-?\d+", text[at])]
         if found:
@@ -146,6 +181,33 @@ def spoil(model: onnx.ModelProto, node: onnx.NodeProto, r: random.Random) -> Non
         said.s = mutate.spoil_bytes(said.s, r)
         return
     said.s = "\n".join(text).encode()
+
+
+def _add_row(text: list[str], node: onnx.NodeProto, r: random.Random) -> None:
+    """A line of rows more, most often behind a `read` or before a `write`, whose tensor it changes.
+
+    Steps behind it are read by the numbers that they now have.
+    """
+    edges = [i + said.startswith("read") for i, said in enumerate(text) if i and said.startswith(("read", "write"))]
+    at, line = r.choice([*edges, *edges, r.randrange(1, len(text) + 1)]), r.choice(ROW_LINES)
+    number, replaces = at - 1, not line.startswith("write") and r.random() < 0.7
+    if "O" in line:
+        node.output.append(f"y{len(node.output)}_more")
+    # What the line most often reads: what the next one writes, or the step before that makes something.
+    written = re.match(r"write x=(\d{1,4}) ", text[at]) if at < len(text) else None
+    made = [i for i, said in enumerate(text[1:at]) if not said.startswith(("write", "dequantize", "gemm"))]
+    before = int(written[1]) if written else max(made, default=0)
+    if r.random() < 0.7:
+        line = re.sub(r"\bN\b", str(before), line)
+
+    def moved(found: re.Match[str]) -> str:
+        step = int(found.group())
+        return str(number if replaces and step == before else step + (step >= number))
+
+    sources = re.compile(r"(?<= x=)[\d,]+")
+    text[at:] = [sources.sub(lambda found: re.sub(r"\d{1,9}", moved, found.group()), each) for each in text[at:]]
+    line = re.sub(r"\bO\b", str(len(node.output) - 1), line)
+    text.insert(at, _line(line, number, len(node.input), r))
 
 
 def _line(line: str, step: int, inputs: int, r: random.Random) -> str:

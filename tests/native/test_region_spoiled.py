@@ -1,4 +1,4 @@
-"""Spoiled lists of steps of decoders, lines, matrices and bfloat16 are computed or refused: under sanitizers, too."""
+"""Spoiled lists of steps of images, lines, rows and bfloat16 are computed or refused: under sanitizers, too."""
 
 from __future__ import annotations
 
@@ -37,5 +37,8 @@ def test_spoiled_steps_end_no_process(made: mutants_regions.Made, seed: int, cou
     del model.functions[:]
     with contextlib.suppress(*REFUSED):
         session = onnxq.session(model.SerializeToString(), options(threads=1, optimized=False))
-        outputs = session.run(None, {"x": np.random.default_rng(0).normal(0, 3, shape).astype(np.float32)})
+        x = np.random.default_rng(0).normal(0, 3, shape).astype(np.float32)
+        given = x.copy()
+        outputs = session.run(None, {"x": x})
         assert all(y.dtype == np.float32 for y in outputs)
+        np.testing.assert_array_equal(x, given)
