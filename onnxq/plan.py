@@ -148,6 +148,8 @@ class Choice:
         return {key: x for key, x in dataclasses.asdict(self).items() if x or key not in usual}
 
 
+#: Weights along the contraction that may share a scale in kernels, the most first.
+BLOCKS = (256, 128, 64, 32, 16)
 #: The largest rank of what is added beside a node.
 MOST_RANK = 9999
 #: What files say of a choice, and of a plan.
@@ -338,7 +340,7 @@ def _choice(row: Mapping[str, Any], target: str) -> Choice:
         choice.method is Method.STORED and _is_of_blocks(choice.format or "", target)
     )
     needs_block = needs_block or (choice.method is Method.STATIC and choice.format == "lpbq")
-    if choice.block not in ((16, 32, 64, 128, 256) if needs_block else (None, 16, 32, 64, 128, 256)):
+    if choice.block not in (BLOCKS if needs_block else (None, *BLOCKS)):
         raise BadRecipe(wrong)
     if choice.method in (Method.PACKED, Method.STORED):
         format = formats.get(choice.format or "")

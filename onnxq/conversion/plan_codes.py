@@ -15,8 +15,7 @@ from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.model import graph
 from onnxq.model.weights import Weight, find_weights
-from onnxq.plan import Choice, Method, Plan, in_float
-from onnxq.planning.weight_form import BLOCKS
+from onnxq.plan import BLOCKS, Choice, Method, Plan, in_float
 from onnxq.targets import Target
 
 #: What takes the place of a format that a target has no form for, and of blocks that no kernel has.

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 
 from onnxq import formats, own_ops
 from onnxq.model.weights import Weight
-from onnxq.plan import Choice, Method, in_float
+from onnxq.plan import BLOCKS, Choice, Method, in_float
 from onnxq.recipe import Recipe, twin
 from onnxq.schemes import SCHEMES
 from onnxq.targets import Target
-
-#: Of kernels, the longest first.
-BLOCKS = (256, 128, 64, 32, 16)
 
 
 def as_asked(choice: Choice, weights: Sequence[Weight], recipe: Recipe, target: Target) -> Choice:

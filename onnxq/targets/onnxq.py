@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxq import formats, own_ops
-from onnxq.model.weights import Weight
-from onnxq.plan import Choice, Method, in_float
+from onnxq import formats, layouts, own_ops
+from onnxq.model.weights import Weight, fits_half
+from onnxq.plan import BLOCKS, Choice, Method, in_float
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, weight_format
 from onnxq.targets import Target, is_plain_matmul, needs_plain_matmul
 from onnxq.targets._recurrent import why_no_kernel
@@ -47,6 +48,10 @@ class onnxq(Target):
     def refusal(self, word: str) -> str:
         return ""
 
+    def preferred(self, weight: Weight, wish: Choice) -> Choice:
+        is_packed = wish.method is Method.PACKED and formats.get(wish.format or "").multiplied_as is not None
+        return _of_table(weight, wish) if is_packed and wish.op == "Gather" else wish
+
     def place(self, weight: Weight, wish: Choice) -> Choice:
         format = formats.get(wish.format or "")
         if wish.op in own_ops.CELLS:
@@ -62,6 +67,31 @@ class onnxq(Target):
             is_worth_it = format.name != "float16" or weight.elements >= LARGE
             return wish.to(Method.PACKED, format.name, None) if is_float and is_worth_it else wish
         return needs_plain_matmul(weight, wish)
+
+
+def _of_table(weight: Weight, wish: Choice) -> Choice:
+    """Rows that do not fill their blocks, in the fewest bytes that hold them at least as exactly: in shorter blocks,
+    which are filled up with fewer codes. Rows shorter than a block also as other targets store them, in 8 bits with one
+    scale a row or in 16; longer ones stay packed, as little is to be saved and they would take more memory.
+    """
+    k, block, format = weight.shape[weight.role.contraction], wish.block or 1, formats.get(wish.format or "")
+    if k % block == 0:
+        return wish
+    shorter = [block] if format.has_fixed_block else [b for b in BLOCKS if b < block] + [block]
+    best = min(shorter, key=lambda block: (_bytes_of_row(format, k, block), -block))
+    row, packed = f"a row of {k} would be filled up", _bytes_of_row(format, k, best)
+    if k < block and 2 * k <= min(k + 4, packed) and fits_half(weight.tensor):
+        return wish.to(Method.STORED, wish.half or "float16", None, f"{row} to {best}: 16 bits are smaller")
+    if k < block and k + 4 < packed:
+        return wish.to(Method.STORED, "int8", None, f"{row} to {best}: 8 bits a row are smaller")
+    return wish if best == block else wish.to(wish.method, wish.format, best, f"{row} more by blocks of {block}")
+
+
+def _bytes_of_row(format: formats.Format, k: int, block: int) -> float:
+    """Of `k` codes in tiles, their scales and zero points; float16 holds most scales of float32."""
+    bits = format.bits if format.kernel is None else layouts.onnxq_width(format.bits)
+    scale = 2 if format.scale_type == np.float32 and format.base is None else 1
+    return -(-k // block) * (block * bits / 8 + scale + (format.offset_type is not None))
 
 
 def _of_recurrent(weight: Weight, wish: Choice) -> Choice:

@@ -123,6 +123,31 @@ def test_each_operator_gets_what_it_can_have(scheme: str, target: str, node: str
     assert (choice.label, choice.reason) == (label, reason)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "k", "label", "reason"),
+    [
+        ("w4a16", 300, "uint4 b32", ""),  # a tenth more codes, and half as many scales
+        ("w4a16", 64, "uint4 b32", ""),
+        ("nf4", 128, "nf4 b64", ""),
+        ("nf4", 24, "nf4 b32", "a row of 24 would be filled up more by blocks of 64"),
+        ("nf4", 8, "nf4 b16", "a row of 8 would be filled up more by blocks of 64"),
+        ("w4a16", 40, "uint4 b16", "a row of 40 would be filled up more by blocks of 32"),
+        ("w4a16", 6, "int8 stored", "a row of 6 would be filled up to 16: 8 bits a row are smaller"),
+        ("w8a16", 16, "int8 b16", "a row of 16 would be filled up more by blocks of 32"),
+        ("w8a16", 100, "int8 b16", "a row of 100 would be filled up more by blocks of 32"),  # stored, they take memory
+        ("w8a16", 8, "int8 stored", "a row of 8 would be filled up to 16: 8 bits a row are smaller"),
+        ("mxfp4", 8, "int8 stored", "a row of 8 would be filled up to 32: 8 bits a row are smaller"),
+        ("w4a16", 2, "float16 stored", "a row of 2 would be filled up to 16: 16 bits are smaller"),
+    ],
+)
+def test_rows_of_tables_are_not_filled_up_where_that_takes_more_bytes(
+    scheme: str, k: int, label: str, reason: str
+) -> None:
+    choice = planned("Gather(w, i)", (400, k), Recipe(scheme), "onnxq")
+    assert (choice.label, choice.reason) == (label, reason)
+    assert planned("Gather(w, i)", (400, k), Recipe(scheme, block_size=32), "onnxq").reason == ""
+
+
 @pytest.mark.parametrize("scheme", ["w8a8", "w8a8-dynamic", "w8a16", "w4a16", "nf4", "fp16"])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 @pytest.mark.parametrize("node", ["MatMul", "Gather", "Conv"])

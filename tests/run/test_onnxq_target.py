@@ -150,6 +150,20 @@ def test_a_table_that_is_multiplied_by_is_stored_once(tmp_path: Path) -> None:
     assert list(product.input[1:4]) == list(table.input[:3])
 
 
+@pytest.mark.parametrize("k", [1, 8, 16])
+@pytest.mark.parametrize("scheme", ["nf4", "w4a16", "w8a16"])
+def test_a_narrow_table_is_smaller_than_in_8_bits_a_row(scheme: str, k: int, tmp_path: Path) -> None:
+    """Or it has 16 bits, which are fewer than a scale for each row."""
+    table, i = normal(4000, k), np.arange(0, 4000, 7)
+    proto = tiny.model(f"g (int64[M] i) => (float[M,{k}] y) {{ y = Gather(e, i) }}", {"e": table})
+    result = onnxq.quantize(tiny.save(proto, tmp_path), tmp_path / "q.onnx", scheme, target="onnxq")
+    taken = sum(tensor.raw_data.__len__() for tensor in onnx.load(result.output).graph.initializer)
+    assert taken <= 4000 * min(k + 4, 2 * k)
+    for library in LIBRARY:
+        (y,) = Session(result.output, library=library).run({"i": i})
+        assert tiny.sqnr(table[i], y) > 18
+
+
 def test_external_data_are_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read the tiles where they lie, in lines of 64 bytes."""
     monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 1000)
