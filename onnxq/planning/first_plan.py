@@ -26,6 +26,8 @@ from onnxq.planning import experts, int8_regions, shared_weights, weight_form
 from onnxq.planning.attention import with_attention
 from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.planning.counts.find_counts import counts_in
+from onnxq.planning.counts.growth import REASON as GROWS
+from onnxq.planning.counts.growth import growing_in
 from onnxq.recipe import KEEP, Recipe, twin
 from onnxq.runtime import known
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
@@ -77,6 +79,7 @@ def make_plan(
                 _choose_tables(node, tables, recipe, opset_note), tables, recipe, target
             )
     choices |= _counting(model, choices, recipe, target, types)
+    choices |= _growing(model, choices, types)
     for node in graph.nodes(model) if choices else ():
         reason = why_no_weight(node)
         if (
@@ -110,6 +113,15 @@ def _counting(
         elif given is not None and given.method is Method.HALF:
             found[name] = in_float(given, COUNTS)
     return found
+
+
+def _growing(model: ir.Model, choices: dict[str, Choice], types: Types) -> dict[str, Choice]:
+    """Float for int8 kernels that would read what grows with an open size: no range holds it at other sizes."""
+    static = {name for name, choice in choices.items() if choice.method is Method.STATIC}
+    growing = growing_in(model, types) if static else set()
+    nodes = [node for node in graph.nodes(model) if node.name in static]
+    lost = [node.name or "" for node in nodes if int8_regions.touches(node, growing, regions=False)]
+    return {name: in_float(choices[name], f"{GROWS}: unpacked when the model loads") for name in lost}
 
 
 def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:

@@ -25,6 +25,7 @@ from onnxq.planning.absorbed import behind_product, product_of, product_result
 from onnxq.planning.absorbed import final_output as final_output
 from onnxq.planning.absorbed import producer_of as producer_of
 from onnxq.planning.chains import Chain
+from onnxq.planning.counts.growth import growing_in
 from onnxq.planning.rows import norms
 from onnxq.planning.rows.int8_attention import fits, int8_attention_at, int8_attention_of
 from onnxq.planning.rows.rotary import rotary_at, turns_rows
@@ -63,10 +64,12 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
     # Rows are turned in float32, in one step of a region.
     turns = [turn for node in graph.nodes(model) if regions and (turn := rotary_at(node)) is not None]
     turned = {node for turn in turns if turns_rows(turn, types) for node in turn.nodes}
+    growing = growing_in(model, types)
     candidates = {
         node.name or ""
         for node in graph.nodes(model)
         if node not in turned
+        and not touches(node, growing, regions=regions)
         and (
             _joins_region(node, in_chains.get(node.name or ""), node in linked, types)
             or (node in attentions and fits(attentions[node], types))
@@ -84,10 +87,12 @@ def add_to(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Plan:
 
 def _wherever_they_stand(plan: Plan, model: ir.Model, recipe: Recipe, types: Types) -> Iterator[Choice]:
     """For targets that are slow, or cannot, in floating point: every operator that they have in integers."""
-    target = targets.get(plan.target)
+    target, growing = targets.get(plan.target), growing_in(model, types)
     for node in graph.nodes(model):
         is_known = node.domain == "" and node.op_type in target.rounded
         if not (is_known or known.is_fused_in_int8(node)) or has_weights(node) or _reads_infinity(node):
+            continue
+        if touches(node, growing, regions=False):  # no range holds them at other sizes
             continue
         maker = producer_of(node.outputs[0])
         if maker is not node and maker is not None and maker.op_type in known.ABSORBING:  # part of the kernel before it
@@ -97,6 +102,12 @@ def _wherever_they_stand(plan: Plan, model: ir.Model, recipe: Recipe, types: Typ
             continue
         if target.rounds_activations(recipe.scheme_for(node.name or "", node.op_type)):
             yield Choice(node.name or "", node.op_type, Method.STATIC)
+
+
+def touches(node: ir.Node, values: Collection[ir.Value], *, regions: bool) -> bool:
+    """Whether its int8 kernel would read or make codes of one of these."""
+    read = [each.inputs[index] for each, index in reads(node, regions)] if values else []
+    return any(value in values for value in (*read, *node.outputs))
 
 
 def prune(plan: Plan, model: ir.Model) -> Plan:

@@ -30,6 +30,9 @@ ADVICE = (
     (r"dynamically quantized LSTM|DynamicQuantizeLSTM", "target ort-cpu, and a forward layout"),
     (r"outlier channels", "calibration data (--data), by which channels are scaled"),
     (r"table that", "nothing: tables are small, and rounding them shifts positions"),
+    (r"grow with an open size", "sizes that are fixed in the model (onnxruntime.tools.make_dynamic_shape_fixed), or "
+     "places divided by them"),
+    (r"row of \d+ would be filled up", "--block-size N, for weights in blocks of N whatever they take"),
     (r"counts places", "nothing: numbers that are added up or turned have to be exact, and are few"),
     (r"chosen by search", "another --budget"),
     (r"depthwise|so few weights", "nothing: scales would cost as much as the codes save"),

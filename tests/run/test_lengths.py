@@ -83,6 +83,32 @@ def test_of_two_dimensions_that_both_may_be_the_batch_each_is_also_one_alone(tmp
     assert set(result.check.kinds) == {"data", *(f"the data at {each}" for each in sizes)}
 
 
+def test_places_that_grow_with_a_size_are_right_at_larger_ones(tmp_path: Path) -> None:
+    """They are put beside channels, 8 times as large as the data show."""
+    path = tiny.save(
+        tiny.model(
+            """g (float[1, 3, H, W] x) => (float[1, 16, H, W] y) {
+                c = Conv<pads = [1, 1, 1, 1]>(x, w1)  h = Relu(c)
+                w = Shape<start = 3, end = 4>(x)  k = Squeeze(w)  r = Range(nought, k, one)  p = Cast<to = 1>(r)
+                n = Shape<start = 2, end = 3>(x)  s = Concat<axis = 0>(ones, n, w)  e = Expand(p, s)
+                z = Concat<axis = 1>(h, e)  d = Conv<pads = [1, 1, 1, 1]>(z, w2)  y = Relu(d) }""",
+            {
+                "w1": tiny.normal(16, 3, 3, 3),
+                "w2": tiny.normal(16, 17, 3, 3, seed=1),
+                "nought": np.int64(0),
+                "one": np.int64(1),
+                "ones": np.array([1, 1]),
+            },
+        ),
+        tmp_path,
+    )
+    images = lambda width: np.random.default_rng(width).standard_normal((1, 3, 16, width), np.float32)  # noqa: E731
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=[{"x": images(32)} for _ in range(8)])
+    feed = {"x": images(256)}
+    assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 40
+
+
 def test_data_of_several_lengths_are_left_alone(tmp_path: Path) -> None:
     path = transformer(tmp_path)
     data = [feed for length in (1, 7, 24) for feed in texts(length, 8)]

@@ -1,0 +1,125 @@
+"""Which numbers grow with a size of the inputs that is open: ranges that were seen do not hold them at others."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.model import graph
+from onnxq.model.types import Types
+from onnxq.planning.counts.uses import CHOOSES, MOVES, numbers_of
+
+#: Why what computes with them stays in float.
+REASON = "reads places or lengths that grow with an open size, beyond the ranges that data show"
+#: What makes something of the numbers at its first input that is as large as these, by whatever it reads besides.
+_KEEPS = frozenset(
+    [
+        *("Abs", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose"),
+        *("DepthToSpace", "Elu", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSwish", "LeakyRelu"),
+        *("MaxPool", "Mish", "Neg", "PRelu", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"),
+        *("Round", "Selu", "Softplus", "SpaceToDepth", "Swish", "ThresholdedRelu", "Upsample"),
+        *MOVES,
+    ]
+)
+#: What is as large as the largest of what it reads.
+_JOINS = frozenset({"Add", "Gemm", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
+_PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
+_SUMS = frozenset({"CumSum", "ReduceSum"})
+
+
+def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
+    """Values that grow with an open size, from where that is asked for to where a function bounds them.
+
+    1. Each value that is computed of sizes has the power of them with which it grows: a size, and places counted up to
+       it, 1, the area of an image 2, places divided by a size 0.
+    2. Activations grow with what is added to them, put beside them or is their factor, and what a layer makes of them
+       does; by themselves they do not, whatever is summed up in them.
+
+    Args:
+        types: of the model's values.
+    """
+    powers = _Powers(types)
+    for node in graph.nodes(model):
+        if node.domain == "" and node.outputs and not graph.has_body(node):
+            powers.visit(node)
+    return {value for value, power in powers.found.items() if power > 0}
+
+
+class _Powers:
+    def __init__(self, types: Types) -> None:
+        self.types = types
+        #: Of values that sizes are part of.
+        self.found: dict[ir.Value, float] = {}
+        #: Those that are computed of sizes and constants alone.
+        self.of_sizes: set[ir.Value] = set()
+
+    def visit(self, node: ir.Node) -> None:
+        op, numbers = node.op_type, numbers_of(node)
+        numbers = numbers[:1] if op in _KEEPS else numbers
+        if op in ("Shape", "Size", "NonZero", "ConstantOfShape"):
+            is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
+        else:
+            is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in numbers)
+            power = self._power(node, numbers)
+        # Activations by themselves do not grow, nor do they get smaller for a size that divides them, as in a mean.
+        is_known = is_of_sizes or all(graph.constant(value) is not None or value in self.found for value in numbers)
+        if power > 0 or is_known:
+            self.found.update(dict.fromkeys(node.outputs, power))
+            self.of_sizes.update(node.outputs if is_of_sizes else ())
+
+    def _power(self, node: ir.Node, numbers: list[ir.Value]) -> float:
+        op, read = node.op_type, [self.found.get(value, 0.0) for value in numbers]
+        if not read:
+            return 0.0
+        if op == "Clip":
+            is_bounded = len([value for value in node.inputs[1:] if value is not None]) > 1 or "max" in node.attributes
+            return 0.0 if is_bounded else read[0]
+        if op in _SUMS:
+            return read[0] + (self._is_counted(numbers[0]) and self._is_open(node))
+        if op in _KEEPS:
+            return read[0]
+        if op in _JOINS:
+            return max(read)
+        if op in _PRODUCTS:
+            return sum(read)
+        match op, read:
+            case "Div", [a, b]:
+                return a - b
+            case "Reciprocal", [a]:
+                return -a
+            case "Sqrt", [a]:
+                return a / 2
+            case "Pow", [a, _]:
+                return a * _number(numbers[1])
+            case "Min", _:
+                return min(read)
+            case _:
+                return 0.0
+
+    def _is_counted(self, value: ir.Value | None) -> bool:
+        """Whether sums of it count something: truth values, or what is computed of sizes."""
+        while value is not None and value not in self.of_sizes:
+            maker, dtype = value.producer(), value.dtype or self.types.of(value).dtype
+            if dtype is not None and dtype not in graph.FLOATS:
+                return True
+            value = maker.inputs[0] if maker is not None and maker.op_type in ("Cast", *MOVES) else None
+        return value is not None
+
+    def _is_open(self, node: ir.Node) -> bool:
+        """Whether a size that it asks for, or sums over, is not fixed."""
+        value = node.inputs[0] if node.inputs else None
+        shape = None if value is None else self.types.of(value).shape
+        if shape is None:
+            return True
+        if node.op_type == "Shape":
+            end = node.attributes.get_int("end", len(shape))
+            return not all(isinstance(dim, int) for dim in shape[node.attributes.get_int("start", 0) : end])
+        axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
+        chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
+        dims = [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
+        return not all(isinstance(dim, int) for dim in dims)
+
+
+def _number(value: ir.Value) -> float:
+    """The largest of constants; 0 of others."""
+    tensor = graph.constant(value)
+    return float(tensor.numpy().max()) if tensor is not None and tensor.size else 0.0

@@ -1,0 +1,111 @@
+"""Numbers that grow with an open size are never read as codes: no range that was seen holds them at other sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+from tiny import normal
+
+from onnxq import targets
+from onnxq.model.types import types_of
+from onnxq.passes.prepare import prepare
+from onnxq.plan import Method, Plan
+from onnxq.planning.counts.growth import REASON, growing_in
+from onnxq.planning.first_plan import make_plan
+from onnxq.recipe import Recipe
+
+INPUTS = "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i"
+CONSTANTS = {
+    "nought": np.int64(0),
+    "one": np.int64(1),
+    "half": np.float32(0.5),
+    "two": np.float32(2),
+    "last": np.array([-1]),
+    "w": normal(8, 8),
+    "most": np.float32(512),
+    "some": normal(8, seed=1),
+}
+#: [S] places, counted in floats.
+PLACES = (
+    "n = Shape<start = 1, end = 2>(x) k = Squeeze(n) r = Range(nought, k, one) p = Cast<to = 1>(r) "
+    "l = Cast<to = 1>(k) c = Unsqueeze(p, last) "
+)
+CASES = {
+    "places": (PLACES + "y = Mul(p, half)", True),
+    "area": (PLACES + "a = Mul(l, l) y = Sqrt(a)", True),
+    "squares": (PLACES + "y = Pow(p, two)", True),
+    "added": (PLACES + "y = Add(x, c)", True),
+    "factor": (PLACES + "y = Mul(x, c)", True),
+    "layer": (PLACES + "a = Add(x, c) b = Relu(a) y = MatMul(b, w)", True),
+    "beside": (PLACES + "s = Shape(x) e = Expand(c, s) y = Concat<axis = 2>(x, e)", True),
+    "counted": ("a = Cast<to = 1>(m) y = CumSum(a, one)", True),
+    "length": ("a = Cast<to = 1>(m) y = ReduceSum<keepdims = 1>(a, last)", True),
+    "ones": ("s = Shape(x) o = ConstantOfShape(s) y = CumSum(o, one)", True),
+    # between bounds that are known
+    "share": (PLACES + "y = Div(p, l)", False),
+    "share-by-a-step": (PLACES + "q = Reciprocal(l) a = Mul(p, q) y = Add(x, a)", False),
+    "share-of-an-area": (PLACES + "a = Mul(l, l) b = Div(p, a) y = Mul(b, l)", False),
+    "up-to": (PLACES + "y = Min(p, most)", False),
+    "clipped": (PLACES + "y = Clip(p, half, most)", False),
+    "turned": (PLACES + "y = Sin(p)", False),
+    "normalized": (PLACES + "a = Add(x, c) y = LayerNormalization(a, some)", False),
+    "normalized-in-parts": (
+        PLACES + "a = Add(x, c) e = ReduceMean<keepdims = 1>(a, last) d = Sub(a, e) q = Mul(d, d) "
+        "v = ReduceMean<keepdims = 1>(q, last) s = Sqrt(v) t = Reciprocal(s) y = Mul(d, t)",
+        False,
+    ),
+    "compared": (PLACES + "a = Greater(p, half) y = Cast<to = 1>(a)", False),
+    "of-a-fixed-size": ("a = Cast<to = 1>(f) y = ReduceSum<keepdims = 1>(a, last)", False),
+    "a-fixed-size": ("n = Shape<start = 2, end = 3>(x) y = Cast<to = 1>(n)", False),
+    # activations, whose ranges data show
+    "sum": ("y = ReduceSum<keepdims = 1>(x, last)", False),
+    "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, last) y = Div(s, l)", False),
+    "mean-at-places": (PLACES + "s = ReduceSum<keepdims = 1>(x, last) a = Div(s, l) y = Mul(a, c)", True),
+    "shape": (PLACES + "s = Shape(x) z = Reshape(x, s) y = Relu(z)", False),
+    "given": ("y = Cast<to = 1>(i)", False),
+}
+
+
+@pytest.mark.parametrize(("nodes", "grows"), CASES.values(), ids=CASES.keys())
+def test_what_grows_is_found(nodes: str, grows: bool) -> None:
+    made = tiny.read(tiny.model(f"g ({INPUTS}) => (y) {{ {nodes} }}", CONSTANTS))
+    prepare(made)
+    assert ("y" in {value.name for value in growing_in(made, types_of(made))}) == grows
+
+
+COORDINATES = """g (float[N, 3, SIZE, SIZE] x) => (y) {
+    [first] c = Conv<pads = [1, 1, 1, 1]>(x, w1) s = Shape(x) h = Shape<start = 2, end = 3>(x) k = Squeeze(h)
+    n = Shape<start = 0, end = 1>(x) e = Concat<axis = 0>(n, one, h, h)
+    r = Range(nought, k, step) p = Cast<to = 1>(r) DIVIDED g = Expand(a, e)
+    [beside] z = Concat<axis = 1>(c, g) [second] v = Conv<pads = [1, 1, 1, 1]>(z, w3)
+    [sum] u = Add(v, c) [third] y = Conv(u, w4) }"""
+
+
+def coordinates(size: str = "S", divided: str = "a = Identity(p)", target: str = "onnxq") -> Plan:
+    kernels = {
+        "w1": normal(16, 3, 3, 3),
+        "w3": normal(16, 17, 3, 3),
+        "w4": normal(32, 16, 1, 1),
+    }
+    constants = {"nought": np.int64(0), "step": np.int64(1), "one": np.array([1])}
+    text = COORDINATES.replace("SIZE", size).replace("DIVIDED", divided)
+    made = tiny.read(tiny.model(text, kernels | constants))
+    prepare(made)
+    return make_plan(made, Recipe("w8a8"), targets.get(target), types_of(made))
+
+
+@pytest.mark.parametrize("target", ["onnxq", "ort-cpu", "tensorrt"])
+def test_layers_behind_places_of_an_open_size_stay_in_float(target: str) -> None:
+    plan = coordinates(target=target)
+    assert {choice.node for choice in plan if choice.reason.startswith(REASON)} == {"second", "third"}
+    assert {choice.node for choice in plan.those(Method.STATIC)} == {"first"}
+
+
+@pytest.mark.parametrize("target", ["onnxq", "ort-cpu"])
+def test_places_of_a_fixed_size_or_divided_by_it_are_computed_in_integers(target: str) -> None:
+    for plan in (
+        coordinates("32", target=target),
+        coordinates(divided="l = Cast<to = 1>(k) a = Div(p, l)", target=target),
+    ):
+        assert {"first", "second", "third"} <= {choice.node for choice in plan.those(Method.STATIC)}
