@@ -268,7 +268,8 @@ def _renamed(q: QuantizedTensor, format: Format) -> QuantizedTensor:
 
 
 def _fit_blocks(weight: Weight) -> None:
-    """Where groups of a scale are longer than kernels know, the same codes in blocks that repeat it."""
+    """Where groups of a scale are longer than kernels know, the same codes in blocks that repeat it; where they are
+    whole rows shorter than any block, in the shortest."""
     tensor = weight.tensor
     assert isinstance(tensor, GivenTensor) and tensor.form is not None
     format, how = tensor.form
@@ -278,6 +279,7 @@ def _fit_blocks(weight: Weight) -> None:
         return
     k = weight.shape[how.axis]
     block = next((b for b in BLOCKS if how.block % b == 0 or k <= b < how.block or (b <= k <= how.block)), None)
+    block = BLOCKS[-1] if block is None and k <= how.block else block
     if block is None:
         return
     finer, given = Granularity(how.axis, block), tensor.given

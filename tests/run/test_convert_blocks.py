@@ -144,6 +144,12 @@ def test_short_weights_are_found_again(tmp_path: Path) -> None:
     assert {*done.kept, *done.again} == {"p"}
 
 
+@pytest.mark.parametrize(("target", "op"), [("ort-cpu", "GatherBlockQuantized"), ("onnxq", "GatherNBits")])
+def test_rows_shorter_than_any_block_are_looked_up_in_the_shortest(target: str, op: str, tmp_path: Path) -> None:
+    done = convert(saved(tmp_path, "INT4", 8, n=8, axis=1, op="Gather"), target, tmp_path / "out.onnx", check=False)
+    assert done.kept == ("p",) and op in {node.op_type for node in onnx.load(done.output).graph.node}
+
+
 def test_weights_that_are_no_numbers_keep_their_codes(tmp_path: Path) -> None:
     done = convert(saved(tmp_path, "INT4", 16, k=32, factor=np.nan), "onnx-25", tmp_path / "out.onnx", check=False)
     assert done.kept == ("p",)

@@ -101,7 +101,16 @@ def test_packed_embeddings(word: str, block: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "k", "nbytes"), [("uint4", 13, 8), ("uint4", 20, 16), ("nf4", 16, 8), ("int8", 16, 16)]
+    ("word", "k", "nbytes"),
+    [
+        ("uint4", 13, 8),
+        ("uint4", 20, 16),
+        ("nf4", 16, 8),
+        ("int8", 16, 16),
+        ("uint4", 8, 4),
+        ("nf4", 6, 3),
+        ("int8", 7, 7),
+    ],
 )
 def test_rows_shorter_than_a_block_are_not_filled_up_to_it(word: str, k: int, nbytes: int) -> None:
     """Stored in blocks of 64, rows of 16 would take four times their bytes: more than float16."""

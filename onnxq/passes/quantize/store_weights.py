@@ -114,8 +114,11 @@ def _granularity(weight: Weight, choice: Choice) -> tuple[Granularity, Granulari
         if given.form is not None and _is_shortened(given.form, format, Granularity(axis, block), weight.shape[axis]):
             block = given.form[1].block or block
     elif choice.granularity is None and not format.has_fixed_block and is_standard(format, block):
-        # A row that is shorter than a block is not filled up to a whole one.
-        block = next((short for short in SHORT_BLOCKS if weight.shape[axis] <= short < block), block)
+        # A row that is shorter than a block is not filled up to a whole one; of a table, of which rows are the most of
+        # the bytes, to none at all where its codes fill bytes.
+        row = weight.shape[axis]
+        is_bare = row < SHORT_BLOCKS[0] and row * format.bits % 8 == 0 and weight.node.op_type == "Gather"
+        block = row if is_bare else next((short for short in SHORT_BLOCKS if row <= short < block), block)
     return Granularity(axis, block), choice.groups(len(weight.shape), axis)
 
 

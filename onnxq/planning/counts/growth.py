@@ -111,8 +111,8 @@ class _Powers:
         if shape is None:
             return True
         if node.op_type == "Shape":
-            end = node.attributes.get_int("end", len(shape))
-            return not all(isinstance(dim, int) for dim in shape[node.attributes.get_int("start", 0) : end])
+            start, end = graph.attribute_int(node, "start", 0), graph.attribute_int(node, "end", len(shape))
+            return not all(isinstance(dim, int) for dim in shape[start:end])
         axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
         dims = [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
