@@ -21,7 +21,10 @@ from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 from onnxq.targets import Target
 
-INPUTS = "int64[N, S] i, bool[N, S] m, uint8[N, S] u, float[N, S] x, float[N, S, 4] h, float[N] t"
+INPUTS = (
+    "int64[N, S] i, bool[N, S] m, uint8[N, S] u, float[N, S] x, float[N, S, 4] h, float[N] t, "
+    "uint8[N, 3, S, S] image, bool[N, 1, S, S] seen, float[N, 3, S, S] smooth"
+)
 CONSTANTS = {
     "one": np.float32(1),
     "low": np.float32(-10000),
@@ -32,6 +35,14 @@ CONSTANTS = {
     "v": normal(4, 64),
     "c": normal(4, 64, 3, seed=1),
     "mean": np.float32(123.7),
+    "means": np.array([123.7, 116.3, 103.5], np.float32).reshape(3, 1, 1),
+    "kernels": normal(8, 3, 3, 3),
+    "box": np.ones((1, 1, 3, 3), np.float32),
+    "large": np.ones((1, 1, 65, 65), np.float32),
+    "depthwise": normal(8, 1, 3, 3, seed=4),
+    "three": np.array([3]),
+    "colours": normal(3, 64, seed=2),
+    "turn": normal(3, 3, seed=3),
     "table": normal(2000, 64),  # too large to be looked into
 }
 CASES = {
@@ -69,6 +80,20 @@ CASES = {
     "pixels-by-mean": ("p = Cast<to = 1>(u) [a] q = Sub(p, mean) [b] y = Mul(q, x)", "ab"),
     "words": ("w = Gather(table, i) y = Relu(w)", ""),
     "angles-of-places": ("[a] w = Gather(table, i) [b] y = Cos(w)", "ab"),
+    # the kernel of a convolution makes activations, however few channels it reads, and pixels are good enough for it
+    "convolution-of-pixels": ("p = Cast<to = 1>(image) [a] q = Sub(p, means) [b] r = Div(q, scale) "
+                              "k = Conv(r, kernels) d = Relu(k) y = Conv<group = 8>(d, depthwise)", "ab"),
+    "convolution-of-places": ("k = NonZero(seen) [a] p = Cast<to = 1>(k) w = Shape(smooth) [b] q = Reshape(p, w) "
+                              "[c] s = Conv(q, kernels) y = Relu(s)", "abc"),
+    "product-of-pixels": ("p = Cast<to = 1>(image) [a] q = Transpose<perm = [0, 2, 3, 1]>(p) [b] r = Sub(q, mean) "
+                          "g = MatMul(r, colours) y = Relu(g)", "b"),
+    # kernels of ones add up what is there
+    "seen-pixels": ("p = Cast<to = 1>(seen) s = Conv(p, box) y = Div(smooth, s)", ""),
+    "many-seen-pixels": ("p = Cast<to = 1>(seen) [a] s = Conv(p, large) [b] y = Div(smooth, s)",
+                         "ab"),
+    # few coordinates that are turned stay what they are
+    "turned-coordinates": ("n = Shape(smooth) k = Slice(n, zero, three) [a] p = Cast<to = 1>(k) "
+                           "[b] q = MatMul(p, turn) [c] y = Relu(q)", "abc"),
     "of-constants": ("w = Where(m, scale, low) y = Add(x, w)", ""),
     # a layer makes activations of anything
     "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "

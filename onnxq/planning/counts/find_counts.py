@@ -11,7 +11,19 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.planning.counts import spans
 from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
-from onnxq.planning.counts.uses import CARRIES, CHOOSES, MOVES, PRODUCTS, STEPS, Uses, is_layer, numbers_of, uses_in
+from onnxq.planning.counts.uses import (
+    CARRIES,
+    CHOOSES,
+    MOST_COORDINATES,
+    MOVES,
+    PRODUCTS,
+    STEPS,
+    Uses,
+    is_layer,
+    kernels_of,
+    numbers_of,
+    uses_in,
+)
 
 #: Why such a node is kept.
 REASON = "counts places, steps or lengths, which half precision rounds"
@@ -51,6 +63,8 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
     3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
        made of them (`uses.py`): there large numbers cancel, or turn.
     4. There also floats that are given to the model count, and constants are exact.
+    5. A convolution or product with a constant kernel makes activations, which count no more, and is good enough for
+       pixels in few digits; not if the kernel is of whole numbers, as ones add up and move, or turns coordinates.
 
     Args:
         types: of the model's values.
@@ -73,10 +87,13 @@ class _Finder:
         if self._is_float(node.outputs[0]) and node.op_type not in _MAKE_FLOATS:
             numbers = [value for value in numbers if self._is_float(value)]
         read = self._read(numbers, node)
-        made = None if node.op_type in _BOUNDED or graph.has_body(node) else self._made(node, numbers, read)
+        forgets = self._is_layer(node, numbers, read)
+        made = None if node.op_type in _BOUNDED or forgets or graph.has_body(node) else self._made(node, numbers, read)
         if made is not None:
             self.spans.update(dict.fromkeys(node.outputs, made))
-        coarse = any(map(self._is_coarse, numbers, read))
+        coarse = [span for value, span in zip(numbers, read, strict=True) if self._is_coarse(value, span)]
+        if forgets:
+            coarse = [span for span in coarse if span is not None and not span.is_wide]
         coarse_made = [output for output in node.outputs if self._is_coarse(output, self.spans.get(output))]
         if coarse or coarse_made:
             self.found.nodes[node] = None
@@ -115,6 +132,17 @@ class _Finder:
         counts = reader.op_type in STEPS or (is_used and reader.op_type in CARRIES and not is_layer(reader))
         return ANY if counts and value.is_graph_input() else None
 
+    def _is_layer(self, node: ir.Node, numbers: list[ir.Value], read: list[Span | None]) -> bool:
+        """Whether it makes activations by a constant kernel of whatever it reads: one of learned numbers, not of whole
+        ones, which move and count, nor one that turns coordinates."""
+        kernels = kernels_of(node)
+        constant = {weight.value for weight in kernels}
+        known = [span for value, span in zip(numbers, read, strict=True) if value in constant]
+        if not kernels or all(span is not None and span.whole for span in known):
+            return False
+        is_used = not self.uses.stepped.isdisjoint(node.outputs)
+        return is_layer(node) or not (is_used or all(max(w.shape) <= MOST_COORDINATES for w in kernels))
+
     def _made(self, node: ir.Node, numbers: list[ir.Value], read: list[Span | None]) -> Span | None:
         """The bounds of what a node makes; None for activations, and what is made of constants alone."""
         output = node.outputs[0]
@@ -122,14 +150,14 @@ class _Finder:
         if not is_float and (dtype in spans.OF_TYPE or output in self.uses.switches):
             return spans.OF_TYPE.get(dtype or ir.DataType.BOOL, SWITCH)
         known = [span for span in read if span is not None]
-        if len(known) < len(read) or is_layer(node):
+        if len(known) < len(read):
             coarse = any(map(self._is_coarse, numbers, read))
             return ANY if coarse and is_float and self._stays_coarse(node) else None
         counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
         if is_float and not counts and node.op_type != "Range":
             return ANY if node.op_type in MOVES and output in self.uses.turned else None
-        made = _computed(node, known, is_float=is_float)
-        if is_float and not made.fits(self.digits) and node.op_type not in _SUMS and all(map(_is_switch, counts)):
+        made, adds = _computed(node, known, is_float=is_float), node.op_type in _SUMS or bool(kernels_of(node))
+        if is_float and not made.fits(self.digits) and not adds and all(map(_is_switch, counts)):
             return None  # of two numbers only, which may be any
         is_small = node.op_type in ("Log", "Sqrt") or (node.op_type == "Div" and len(counts) == 2)
         return None if is_float and is_small and output not in self.uses.stepped else made
@@ -153,6 +181,10 @@ def _computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
         return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
     if op in _SUMS:
         return spans.total(a)
+    if op in ("Conv", "ConvTranspose", "MatMul") and (kernels := kernels_of(node)):
+        kernel, products = kernels[0], spans.multiplied(*read[:2])
+        found = spans.total(products, kernel.elements // kernel.shape[kernel.role.channel])
+        return functools.reduce(spans.added, read[2:], found)
     return COUNT if op in ("Shape", "Size", "NonZero") else _arithmetic(node, read, whole=not is_float)
 
 

@@ -30,6 +30,12 @@ class Span:
         """Whether none of them is rounded by so much, to binary `digits`, that what counts would miscount."""
         return max(-self.low, self.high) <= 2.0 ** (digits if self.whole else digits - FRACTION)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether they lie as far apart as most of them are large, so that a layer can tell them from each other in few
+        digits: pixels are, and places in a picture of any size are not."""
+        return 2 * (self.high - self.low) >= max(-self.low, self.high) < math.inf
+
     def joined(self, other: Span) -> Span:
         """What is either in this or in that."""
         return Span(min(self.low, other.low), max(self.high, other.high), self.whole and other.whole)
@@ -57,9 +63,9 @@ def of_tensor(tensor: ir.TensorProtocol) -> Span:
     return Span(float(w.min()), float(w.max()), bool(np.array_equal(w, np.rint(w))))
 
 
-def total(a: Span) -> Span:
-    """Sums of any number of them."""
-    return Span(0 if a.low >= 0 else -math.inf, 0 if a.high <= 0 else math.inf, a.whole)
+def total(a: Span, most: float = math.inf) -> Span:
+    """Sums of any number of them, or of at most so many."""
+    return Span(min(0.0, _product(a.low, most)), max(0.0, _product(a.high, most)), a.whole)
 
 
 def added(a: Span, b: Span) -> Span:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Types
-from onnxq.model.weights import HIDING, weights_of
+from onnxq.model.weights import HIDING, Weight, weights_of
 
 #: What only moves numbers, and has them at its first input.
 MOVES = frozenset(
@@ -43,7 +43,7 @@ STEPS = frozenset(
     ["Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "Round", *TURNS]
 )
 #: Sums of at most so many products are turned coordinates, and no layer of a network.
-_MOST_COORDINATES = 4
+MOST_COORDINATES = 4
 
 
 @dataclass
@@ -94,11 +94,15 @@ def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
     return found
 
 
+def kernels_of(node: ir.Node) -> list[Weight]:
+    """The constants by which it makes sums of products, of any size."""
+    return [] if graph.is_op(node, "Gather") else list(weights_of(node, least=1))
+
+
 def is_layer(node: ir.Node) -> bool:
-    """Whether it makes activations, by weights, of whatever it reads."""
-    return not graph.is_op(node, "Gather") and any(
-        weight.shape[weight.role.contraction] > _MOST_COORDINATES for weight in weights_of(node)
-    )
+    """Whether it has a kernel, and is no product that may turn coordinates."""
+    is_product = node.op_type in PRODUCTS
+    return any(not is_product or w.shape[w.role.contraction] > MOST_COORDINATES for w in kernels_of(node))
 
 
 def _hides(node: ir.Node) -> bool:
