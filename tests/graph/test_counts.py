@@ -35,6 +35,7 @@ CONSTANTS = {
     "v": normal(4, 64),
     "c": normal(4, 64, 3, seed=1),
     "mean": np.float32(123.7),
+    "left": np.cumprod(1 - np.linspace(1e-4, 0.02, 1000)).astype(np.float32),
     "means": np.array([123.7, 116.3, 103.5], np.float32).reshape(3, 1, 1),
     "kernels": normal(8, 3, 3, 3),
     "box": np.ones((1, 1, 3, 3), np.float32),
@@ -65,6 +66,8 @@ CASES = {
     "mean-of-masked": ("[a] k = Cast<to = 1>(m) n = ReduceSum<keepdims = 1>(k, last) [b] y = Div(x, n)", "b n"),
     "ratio": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] j = Cast<to = 1>(i) [c] l = ReduceMax<keepdims = 0>(k) "
               "[d] q = Div(j, l) r = Unsqueeze(q, last) y = Mul(h, r)", "abcd"),
+    "ratio-of-lengths": ("[a] k = Cast<to = 1>(i) j = Identity(i) l = Mul(j, last) [b] p = Cast<to = 1>(l) "
+                         "[c] q = Div(k, p) [d] y = Div(x, q)", "abcd"),
     "root-of-a-size": ("n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) [b] r = Sqrt(k) y = Div(x, r)", "ab"),
     # whole numbers: sizes that are computed
     "whole": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] l = Mul(k, scale) [c] o = Floor(l) "
@@ -95,6 +98,11 @@ CASES = {
     "turned-coordinates": ("n = Shape(smooth) k = Slice(n, zero, three) [a] p = Cast<to = 1>(k) "
                            "[b] q = MatMul(p, turn) [c] y = Relu(q)", "abc"),
     "of-constants": ("w = Where(m, scale, low) y = Add(x, w)", ""),
+    # one number for each step is exact up to what it multiplies, roots and differences of it too
+    "steps-of-diffusion": ("[a] w = Gather(left, i) [b] r = Sub(one, w) [c] s = Sqrt(r) [d] q = Div(s, w) "
+                           "[e] z = Mul(q, x) y = Relu(z)", "abcde"),
+    "steps-by-elements": ("j = Cast<to = 7>(i) k = Reshape(j, last) [a] w = GatherElements(left, k) "
+                          "[b] r = Sub(one, w) [c] y = Log(r)", "abc"),
     # a layer makes activations of anything
     "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "
               "[d] s = Mul(e, r) g = MatMul(s, v) y = Relu(g)", "abcd"),

@@ -14,6 +14,7 @@ from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
 from onnxq.planning.counts.uses import (
     CARRIES,
     CHOOSES,
+    LOOKUPS,
     MOST_COORDINATES,
     MOVES,
     PRODUCTS,
@@ -36,6 +37,8 @@ _BOUNDED = frozenset(
     ]
 )
 _SUMS = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
+#: What makes sizes and places, whatever it reads.
+_COUNT = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 #: What makes floats of integers.
 _MAKE_FLOATS = frozenset({"Cast", "CastLike", "Range"})
 
@@ -62,7 +65,8 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
     2. Masks are 0 or 1: what becomes a truth value, or is multiplied by -1000 or less to hide scores.
     3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
        made of them (`uses.py`): there large numbers cancel, or turn.
-    4. There also floats that are given to the model count, and constants are exact.
+    4. There also floats that are given to the model count, and constants are exact. What is looked up in a vector
+       counts everywhere: of what is left of a picture by then, steps of diffusion make differences that nearly cancel.
     5. A convolution or product with a constant kernel makes activations, which count no more, and is good enough for
        pixels in few digits; not if the kernel is of whole numbers, as ones add up and move, or turns coordinates.
 
@@ -124,7 +128,8 @@ class _Finder:
             return self.spans[value]
         tensor, is_turned = graph.constant(value), not self.uses.turned.isdisjoint(reader.outputs)
         if tensor is not None:
-            return ANY if is_turned and reader.op_type in MOVES and self._is_float(value) else spans.of_tensor(tensor)
+            is_table = reader.op_type in MOVES and self._is_float(value) and (is_turned or _looks_steps_up(reader))
+            return ANY if is_table else spans.of_tensor(tensor)
         dtype = self._dtype(value)
         if dtype not in graph.FLOATS:
             return SWITCH if value in self.uses.switches else spans.OF_TYPE.get(dtype or ir.DataType.INT64, ANY_WHOLE)
@@ -149,23 +154,39 @@ class _Finder:
         dtype, is_float = self._dtype(output), self._is_float(output)
         if not is_float and (dtype in spans.OF_TYPE or output in self.uses.switches):
             return spans.OF_TYPE.get(dtype or ir.DataType.BOOL, SWITCH)
+        if node.op_type in _COUNT:
+            return COUNT
         known = [span for span in read if span is not None]
         if len(known) < len(read):
             coarse = any(map(self._is_coarse, numbers, read))
             return ANY if coarse and is_float and self._stays_coarse(node) else None
         counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
         if is_float and not counts and node.op_type != "Range":
-            return ANY if node.op_type in MOVES and output in self.uses.turned else None
+            is_table = node.op_type in MOVES and (output in self.uses.turned or _looks_steps_up(node))
+            return ANY if is_table else None
         made, adds = _computed(node, known, is_float=is_float), node.op_type in _SUMS or bool(kernels_of(node))
         if is_float and not made.fits(self.digits) and not adds and all(map(_is_switch, counts)):
             return None  # of two numbers only, which may be any
-        is_small = node.op_type in ("Log", "Sqrt") or (node.op_type == "Div" and len(counts) == 2)
-        return None if is_float and is_small and output not in self.uses.stepped else made
+        return None if is_float and _is_small(node, known, counts) and output not in self.uses.stepped else made
 
     def _stays_coarse(self, node: ir.Node) -> bool:
         """Of what is made of such numbers and activations of the network, or weights."""
         is_shifted = node.op_type not in PRODUCTS and not self.uses.shifted.isdisjoint(node.outputs)
         return is_shifted or not self.uses.stepped.isdisjoint(node.outputs)
+
+
+def _is_small(node: ir.Node, read: list[Span], counts: list[Span]) -> bool:
+    """Whether it makes small numbers of large ones: roots and logarithms of whole ones, and quotients of two by what is
+    not less than 1, as places in a row are of its length."""
+    if node.op_type in ("Log", "Sqrt"):
+        return read[0].whole
+    return node.op_type == "Div" and len(counts) == 2 and read[1].low >= (0 if read[1].whole else 1)
+
+
+def _looks_steps_up(node: ir.Node) -> bool:
+    """Whether it reads one number each out of a constant, as what is left of a picture after so many steps."""
+    tensor = graph.constant(node.inputs[0]) if node.op_type in LOOKUPS else None
+    return tensor is not None and len(tensor.shape) == 1
 
 
 def _is_switch(span: Span) -> bool:
@@ -185,7 +206,7 @@ def _computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
         kernel, products = kernels[0], spans.multiplied(*read[:2])
         found = spans.total(products, kernel.elements // kernel.shape[kernel.role.channel])
         return functools.reduce(spans.added, read[2:], found)
-    return COUNT if op in ("Shape", "Size", "NonZero") else _arithmetic(node, read, whole=not is_float)
+    return _arithmetic(node, read, whole=not is_float)
 
 
 def _arithmetic(node: ir.Node, read: list[Span], *, whole: bool) -> Span:

@@ -11,11 +11,13 @@ from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import HIDING, Weight, weights_of
 
+#: What takes numbers out of a table, by integers.
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 #: What only moves numbers, and has them at its first input.
 MOVES = frozenset(
     [
-        *("CastLike", "Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape"),
-        *("ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+        *("CastLike", "Compress", "Expand", "Flatten", "Identity", "Reshape", "ReverseSequence", "Slice", "Split"),
+        *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", *LOOKUPS),
     ]
 )
 #: What chooses among numbers, and has them at these inputs; None: at all.
