@@ -29,6 +29,7 @@ CONSTANTS = {
     "one": np.float32(1),
     "low": np.float32(-10000),
     "scale": np.float32(0.125),
+    "axis": np.array(1),
     "zero": np.array([0]),
     "last": np.array([-1]),
     "f": np.array([1, 0.1, 0.01, 0.001], np.float32),
@@ -72,10 +73,17 @@ CASES = {
     # whole numbers: sizes that are computed
     "whole": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] l = Mul(k, scale) [c] o = Floor(l) "
               "[d] y = Cast<to = 7>(o)", "abcd"),
+    "durations": ("g = Sigmoid(x) grown = Exp(g) [a] w = Ceil(grown) [b] s = CumSum(w, axis) "
+                  "[c] k = ReduceSum(w, last) [d] l = Max(k, one) [e] y = Less(s, l)", "abcde"),
     # masks are no counts
     "truth": ("k = Cast<to = 1>(m) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
     "mask-of-integers": ("k = Cast<to = 1>(i) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
     "mask-that-is-also-one": ("b = Cast<to = 9>(i) w = Where(b, x, scale) k = Cast<to = 1>(i) y = Mul(w, k)", ""),
+    "places-that-hide": ("j = Cast<to = 9>(i) w = Where(j, x, scale) [a] p = Cast<to = 1>(i) "
+                         "[b] q = Unsqueeze(p, last) [c] r = Mul(q, f) [d] s = Sin(r) "
+                         "z = Unsqueeze(w, last) y = Mul(s, z)", "abcd"),
+    "numbers-that-are-there": ("j = Cast<to = 9>(i) w = Where(j, x, scale) [a] k = Cast<to = 1>(i) "
+                               "[b] l = Add(k, one) [c] z = Log(l) y = Mul(w, z)", "abc"),
     # scores that grow with the distance: what a Softmax compares
     "slopes": ("[a] k = Cast<to = 1>(i) [b] s = Mul(k, scale) [c] z = Add(x, s) [d] y = Softmax(z)", "abcd"),
     # numbers of few bits are exact, but for what is subtracted from them

@@ -36,6 +36,8 @@ _BOUNDED = frozenset(
         *("MeanVarianceNormalization", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"),
     ]
 )
+#: What makes numbers whole.
+_WHOLE = frozenset({"Ceil", "Floor", "Round"})
 _SUMS = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
 #: What makes sizes and places, whatever it reads.
 _COUNT = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
@@ -62,7 +64,9 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
 
     1. An integer may be any, unless it is of a type of 8 bits, a truth value, or computed of such: `spans.py` has the
        bounds. Those up to 2048 are exact in float16, and fractions up to 16 good enough; up to 256 and 2 in bfloat16.
-    2. Masks are 0 or 1: what becomes a truth value, or is multiplied by -1000 or less to hide scores.
+       Activations that are made whole are integers: durations that a network tells are added up to places.
+    2. Masks are 0 or 1: what is multiplied by -1000 or less to hide scores, or becomes a truth value in one place and a
+       factor in all others.
     3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
        made of them (`uses.py`): there large numbers cancel, or turn.
     4. There also floats that are given to the model count, and constants are exact. What is looked up in a vector
@@ -156,6 +160,8 @@ class _Finder:
             return spans.OF_TYPE.get(dtype or ir.DataType.BOOL, SWITCH)
         if node.op_type in _COUNT:
             return COUNT
+        if node.op_type in _WHOLE and read == [None]:
+            return ANY_WHOLE
         known = [span for span in read if span is not None]
         if len(known) < len(read):
             coarse = any(map(self._is_coarse, numbers, read))
@@ -196,8 +202,8 @@ def _is_switch(span: Span) -> bool:
 def _computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
     """The bounds of what is made of numbers with these."""
     op, a = node.op_type, read[0] if read else COUNT
-    if op in MOVES or op in ("Cast", "Ceil", "Floor", "ReduceMax", "ReduceMin", "Round"):
-        return Span(a.low, a.high, a.whole or not is_float or op in ("Ceil", "Floor", "Round"))
+    if op in MOVES or op in _WHOLE or op in ("Cast", "ReduceMax", "ReduceMin"):
+        return Span(a.low, a.high, a.whole or not is_float or op in _WHOLE)
     if op in CHOOSES:
         return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
     if op in _SUMS:

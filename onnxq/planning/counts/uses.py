@@ -56,7 +56,8 @@ class Uses:
         turned: sines and the like are made of them.
         stepped: those, and what is made whole, or compared: an error of a half is one.
         shifted: they are part of what a Softmax compares, where large numbers cancel.
-        switches: they are 0 or 1: turned into truth values, or multiplied by so low a number that it hides scores.
+        switches: they are 0 or 1: multiplied by so low a number that it hides scores, or turned into truth values and
+            for the rest only factors of something, or added up.
     """
 
     turned: set[ir.Value] = field(default_factory=set)
@@ -91,8 +92,10 @@ def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
             for made in (found.turned, found.stepped, found.shifted):
                 if not made.isdisjoint(node.outputs):
                     made.update(numbers)
-        if to is ir.DataType.BOOL or _hides(node) or (_keeps_switches(node) and node.outputs[0] in found.switches):
-            found.switches.update(value for value in numbers if graph.constant(value) is None)
+    for node in reversed(nodes):
+        is_truth = _makes_truths(node, types) and _masks(numbers_of(node)[0], found, types)
+        if is_truth or _hides(node) or (_keeps_switches(node) and node.outputs[0] in found.switches):
+            found.switches.update(value for value in numbers_of(node) if graph.constant(value) is None)
     return found
 
 
@@ -105,6 +108,27 @@ def is_layer(node: ir.Node) -> bool:
     """Whether it has a kernel, and is no product that may turn coordinates."""
     is_product = node.op_type in PRODUCTS
     return any(not is_product or w.shape[w.role.contraction] > MOST_COORDINATES for w in kernels_of(node))
+
+
+def _makes_truths(node: ir.Node, types: Types) -> bool:
+    return node.op_type == "Cast" and types.of(node.outputs[0]).dtype is ir.DataType.BOOL
+
+
+def _masks(value: ir.Value, uses: Uses, types: Types) -> bool:
+    """Whether everything that reads integers, and what they are moved and cast to, takes them for a mask."""
+    return all(
+        _masks(node.outputs[0], uses, types)
+        if _keeps_switches(node) and node.op_type != "Mul"
+        else _reads_mask(node, uses, types)
+        for node in {use.node: None for use in value.uses() if value in numbers_of(use.node)}
+    )
+
+
+def _reads_mask(node: ir.Node, uses: Uses, types: Types) -> bool:
+    if types.of(node.outputs[0]).dtype is ir.DataType.BOOL or node.op_type in ("CumSum", "ReduceSum", "Shape"):
+        return True
+    is_factor = node.op_type == "Mul" and not any(graph.constant(value) is not None for value in node.inputs)
+    return _hides(node) or (is_factor and uses.stepped.isdisjoint(node.outputs))
 
 
 def _hides(node: ir.Node) -> bool:
