@@ -39,14 +39,22 @@ CONSTANTS = {
     "left": np.cumprod(1 - np.linspace(1e-4, 0.02, 1000)).astype(np.float32),
     "means": np.array([123.7, 116.3, 103.5], np.float32).reshape(3, 1, 1),
     "kernels": normal(8, 3, 3, 3),
+    "thin": normal(8, 1, 1, 1, seed=5),
     "box": np.ones((1, 1, 3, 3), np.float32),
     "large": np.ones((1, 1, 65, 65), np.float32),
     "depthwise": normal(8, 1, 3, 3, seed=4),
+    "nothing": np.empty(0, np.float32),
+    "halves": np.array([1, 1, 0.5, 0.5], np.float32),
+    "flow": np.array([1, 1, 1, 2]),
     "three": np.array([3]),
     "colours": normal(3, 64, seed=2),
     "turn": normal(3, 3, seed=3),
     "table": normal(2000, 64),  # too large to be looked into
 }
+PLACES = (
+    "k0 = Shape<start = 1, end = 2>(x) n = Squeeze(k0) nought = Constant<value_int = 0>() "
+    "step = Constant<value_int = 1>() j = Range(nought, n, step) [a] p = Cast<to = 1>(j)"
+)
 CASES = {
     # turned: up to the sine, but not what it makes
     "rotary": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) [c] r = Mul(q, f) [d] s = Sin(r) "
@@ -111,6 +119,23 @@ CASES = {
                            "[e] z = Mul(q, x) y = Relu(z)", "abcde"),
     "steps-by-elements": ("j = Cast<to = 7>(i) k = Reshape(j, last) [a] w = GatherElements(left, k) "
                           "[b] r = Sub(one, w) [c] y = Log(r)", "abc"),
+    # sums of places and activations are places: of boxes, of what is looked at, of distances
+    "boxes": (f"{PLACES} o = Sigmoid(x) [b] q = Add(o, p) [c] y = Mul(q, mean)", "abc"),
+    "distances": (f"{PLACES} o = Sigmoid(x) [b] q = Add(o, p) [c] r = Transpose(q) [d] s = Sub(q, r) [e] l = Abs(s) "
+                  "[f] k = Neg(l) [g] w = Exp(k) y = Relu(w)", "abcdefg"),
+    "warp": (f"{PLACES} [b] l = Cast<to = 1>(n) [c] q = Div(p, l) [d] r = Expand(q, flow) o = Tanh(smooth) "
+             "[e] z = Add(o, r) [f] s = GridSample(smooth, z) y = Relu(s)", "abcdef"),
+    "boxes-by-class": ("l = ArgMax<axis = 1>(x) o = Sigmoid(h) w = ReduceMax<keepdims = 0>(o) [a] k = Cast<to = 1>(l) "
+                       "[b] q = Mul(k, w) [c] r = Unsqueeze(q, last) [d] z = Add(o, r) "
+                       "[e] y = NonMaxSuppression(z, h)", "abcde"),
+    # what a layer or a norm reads, or what a factor is of, is an activation as any other
+    "places-and-a-layer": (f"{PLACES} o = Sigmoid(smooth) [b] q = Add(o, p) z = Conv(q, kernels) y = Relu(z)", "ab"),
+    "places-in-a-layer": (f"{PLACES} [b] q = Expand(p, flow) [c] z = Conv(q, thin) y = Relu(z)", "abc"),
+    "places-and-a-norm": (f"{PLACES} [b] q = Add(x, p) z = LayerNormalization(q, scale) y = Relu(z)", "ab"),
+    "places-and-a-factor": (f"{PLACES} o = Sigmoid(x) [b] q = Add(o, p) [c] r = Mul(q, x) y = Relu(r)", "abc"),
+    # pixels that are made smaller are pixels
+    "resized-pixels": ("p = Cast<to = 1>(image) [a] r = Resize(p, nothing, halves) [b] q = Sub(r, means) "
+                       "y = Conv(q, kernels)", "ab"),
     # a layer makes activations of anything
     "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "
               "[d] s = Mul(e, r) g = MatMul(s, v) y = Relu(g)", "abcd"),
@@ -122,7 +147,7 @@ def test_what_counts_is_found(nodes: str, wanted: str) -> None:
     made = tiny.read(tiny.model(f"g ({INPUTS}) => (y) {{ {nodes} }}", CONSTANTS))
     prepare(made)
     found = [node.name or "" for node in counts_in(made, types_of(made)).nodes]
-    names = {node.name for node in graph.nodes(made) if len(node.name or "") == 1 and node.name in "abcdef"}
+    names = {node.name for node in graph.nodes(made) if len(node.name or "") == 1 and node.name in "abcdefg"}
     assert {name for name in found if name in names} == set(wanted.replace(" n", ""))
     assert len(found) == len(wanted.replace(" ", ""))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -10,10 +9,10 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.planning.counts import spans
+from onnxq.planning.counts.arithmetic import SUMS, WHOLE, computed, is_small, is_switch
 from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
 from onnxq.planning.counts.uses import (
     CARRIES,
-    CHOOSES,
     LOOKUPS,
     MOST_COORDINATES,
     MOVES,
@@ -28,17 +27,19 @@ from onnxq.planning.counts.uses import (
 
 #: Why such a node is kept.
 REASON = "counts places, steps or lengths, which half precision rounds"
-#: Functions whose results are small, whatever they are of; layers that normalize among them.
-_BOUNDED = frozenset(
+_NORMS = frozenset(
     [
-        *("Acos", "Asin", "Atan", "BatchNormalization", "Cos", "Erf", "GroupNormalization", "HardSigmoid", "Hardmax"),
-        *("InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization"),
-        *("MeanVarianceNormalization", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"),
+        *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN", "LayerNormalization"),
+        *("LpNormalization", "MeanVarianceNormalization", "RMSNormalization"),
     ]
 )
-#: What makes numbers whole.
-_WHOLE = frozenset({"Ceil", "Floor", "Round"})
-_SUMS = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
+#: Functions whose results are small, whatever they are of.
+_BOUNDED = frozenset(
+    [
+        *("Acos", "Asin", "Atan", "Cos", "Erf", "HardSigmoid", "Hardmax", "LogSoftmax", "Sigmoid", "Sin", "Softmax"),
+        *("Softsign", "Tanh", *_NORMS),
+    ]
+)
 #: What makes sizes and places, whatever it reads.
 _COUNT = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 #: What makes floats of integers.
@@ -67,8 +68,9 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
        Activations that are made whole are integers: durations that a network tells are added up to places.
     2. Masks are 0 or 1: what is multiplied by -1000 or less to hide scores, or becomes a truth value in one place and a
        factor in all others.
-    3. Sums of them and of activations are activations, but where sines, whole numbers, comparisons or a Softmax are
-       made of them (`uses.py`): there large numbers cancel, or turn.
+    3. Sums of them and of activations are as large, and stay what they are up to what takes them for activations: a
+       layer, a norm or a factor. Products are activations, but where sines, whole numbers, comparisons or places in a
+       picture are made of them (`uses.py`).
     4. There also floats that are given to the model count, and constants are exact. What is looked up in a vector
        counts everywhere: of what is left of a picture by then, steps of diffusion make differences that nearly cancel.
     5. A convolution or product with a constant kernel makes activations, which count no more, and is good enough for
@@ -89,19 +91,23 @@ class _Finder:
     def __init__(self, types: Types, uses: Uses, digits: int) -> None:
         self.types, self.uses, self.digits, self.found = types, uses, digits, Counts()
         self.spans: dict[ir.Value, Span] = {}
+        self.mixed: set[ir.Value] = set()  # made of activations too
 
     def visit(self, node: ir.Node) -> None:
         numbers = numbers_of(node)
         if self._is_float(node.outputs[0]) and node.op_type not in _MAKE_FLOATS:
             numbers = [value for value in numbers if self._is_float(value)]
         read = self._read(numbers, node)
-        forgets = self._is_layer(node, numbers, read)
-        made = None if node.op_type in _BOUNDED or forgets or graph.has_body(node) else self._made(node, numbers, read)
+        makes_activations = self._is_layer(node, numbers, read) or node.op_type in _NORMS
+        is_bounded = makes_activations or node.op_type in _BOUNDED or graph.has_body(node)
+        made = None if is_bounded else self._made(node, numbers, read)
         if made is not None:
             self.spans.update(dict.fromkeys(node.outputs, made))
-        coarse = [span for value, span in zip(numbers, read, strict=True) if self._is_coarse(value, span)]
-        if forgets:
-            coarse = [span for span in coarse if span is not None and not span.is_wide]
+            if (None in read and self._is_float(node.outputs[0])) or not self.mixed.isdisjoint(numbers):
+                self.mixed.update(node.outputs)
+        coarse = {value: span for value, span in zip(numbers, read, strict=True) if self._is_coarse(value, span)}
+        if makes_activations:
+            coarse = {v: span for v, span in coarse.items() if v not in self.mixed and span and not span.is_wide}
         coarse_made = [output for output in node.outputs if self._is_coarse(output, self.spans.get(output))]
         if coarse or coarse_made:
             self.found.nodes[node] = None
@@ -160,96 +166,25 @@ class _Finder:
             return spans.OF_TYPE.get(dtype or ir.DataType.BOOL, SWITCH)
         if node.op_type in _COUNT:
             return COUNT
-        if node.op_type in _WHOLE and read == [None]:
+        if node.op_type in WHOLE and read == [None]:
             return ANY_WHOLE
         known = [span for span in read if span is not None]
         if len(known) < len(read):
             coarse = any(map(self._is_coarse, numbers, read))
-            return ANY if coarse and is_float and self._stays_coarse(node) else None
+            is_sum = node.op_type in CARRIES - PRODUCTS
+            is_used = is_sum or (node.op_type in CARRIES and not self.uses.stepped.isdisjoint(node.outputs))
+            return ANY if coarse and is_float and is_used else None
         counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
         if is_float and not counts and node.op_type != "Range":
             is_table = node.op_type in MOVES and (output in self.uses.turned or _looks_steps_up(node))
             return ANY if is_table else None
-        made, adds = _computed(node, known, is_float=is_float), node.op_type in _SUMS or bool(kernels_of(node))
-        if is_float and not made.fits(self.digits) and not adds and all(map(_is_switch, counts)):
+        made, adds = computed(node, known, is_float=is_float), node.op_type in SUMS or bool(kernels_of(node))
+        if is_float and not made.fits(self.digits) and not adds and all(map(is_switch, counts)):
             return None  # of two numbers only, which may be any
-        return None if is_float and _is_small(node, known, counts) and output not in self.uses.stepped else made
-
-    def _stays_coarse(self, node: ir.Node) -> bool:
-        """Of what is made of such numbers and activations of the network, or weights."""
-        is_shifted = node.op_type not in PRODUCTS and not self.uses.shifted.isdisjoint(node.outputs)
-        return is_shifted or not self.uses.stepped.isdisjoint(node.outputs)
-
-
-def _is_small(node: ir.Node, read: list[Span], counts: list[Span]) -> bool:
-    """Whether it makes small numbers of large ones: roots and logarithms of whole ones, and quotients of two by what is
-    not less than 1, as places in a row are of its length."""
-    if node.op_type in ("Log", "Sqrt"):
-        return read[0].whole
-    return node.op_type == "Div" and len(counts) == 2 and read[1].low >= (0 if read[1].whole else 1)
+        return None if is_float and is_small(node, known, counts) and output not in self.uses.stepped else made
 
 
 def _looks_steps_up(node: ir.Node) -> bool:
     """Whether it reads one number each out of a constant, as what is left of a picture after so many steps."""
     tensor = graph.constant(node.inputs[0]) if node.op_type in LOOKUPS else None
     return tensor is not None and len(tensor.shape) == 1
-
-
-def _is_switch(span: Span) -> bool:
-    return span.whole and span.low >= -1 and span.high <= 1
-
-
-def _computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
-    """The bounds of what is made of numbers with these."""
-    op, a = node.op_type, read[0] if read else COUNT
-    if op in MOVES or op in _WHOLE or op in ("Cast", "ReduceMax", "ReduceMin"):
-        return Span(a.low, a.high, a.whole or not is_float or op in _WHOLE)
-    if op in CHOOSES:
-        return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
-    if op in _SUMS:
-        return spans.total(a)
-    if op in ("Conv", "ConvTranspose", "MatMul") and (kernels := kernels_of(node)):
-        kernel, products = kernels[0], spans.multiplied(*read[:2])
-        found = spans.total(products, kernel.elements // kernel.shape[kernel.role.channel])
-        return functools.reduce(spans.added, read[2:], found)
-    return _arithmetic(node, read, whole=not is_float)
-
-
-def _arithmetic(node: ir.Node, read: list[Span], *, whole: bool) -> Span:
-    anything = ANY_WHOLE if whole else ANY
-    match node.op_type, read:
-        case "Add", [a, b]:
-            return spans.added(a, b)
-        case "Sub", [a, b]:
-            return spans.added(a, spans.negated(b))
-        case "Mul", [a, b]:
-            return spans.multiplied(a, b)
-        case "Div", [a, b]:
-            return spans.divided(a, b, whole=whole)
-        case "Neg", [a]:
-            return spans.negated(a)
-        case "Abs", [a]:
-            return spans.absolute(a)
-        case "Relu", [a]:
-            return spans.clipped(a, Span(0, 0, True), None)
-        case "Clip", [a, *_]:
-            return _clip(node, a)
-        case "Range", [start, limit, step]:
-            found = start.joined(limit)
-            return Span(found.low, found.high, start.whole and step.whole)
-        case "ReduceMean", [a, *_]:
-            return Span(a.low, a.high, False)
-        case _:
-            return anything
-
-
-def _clip(node: ir.Node, a: Span) -> Span:
-    bounds: list[Span | None] = [None, None]
-    for index, name in ((1, "min"), (2, "max")):
-        tensor = graph.constant(node.inputs[index]) if index < len(node.inputs) else None
-        if tensor is not None:
-            bounds[index - 1] = spans.of_tensor(tensor)
-        elif name in node.attributes:
-            number = graph.attribute_float(node, name, 0.0)
-            bounds[index - 1] = Span(number, number, number.is_integer())
-    return spans.clipped(a, *bounds)

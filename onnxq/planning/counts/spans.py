@@ -81,6 +81,11 @@ def absolute(a: Span) -> Span:
     return Span(least, max(-a.low, a.high), a.whole)
 
 
+def exponential(a: Span) -> Span:
+    with np.errstate(over="ignore"):
+        return Span(float(np.exp(a.low)), float(np.exp(a.high)), False)
+
+
 def multiplied(a: Span, b: Span) -> Span:
     corners = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     return Span(min(corners), max(corners), a.whole and b.whole)

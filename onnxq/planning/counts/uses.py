@@ -16,8 +16,8 @@ LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 #: What only moves numbers, and has them at its first input.
 MOVES = frozenset(
     [
-        *("CastLike", "Compress", "Expand", "Flatten", "Identity", "Reshape", "ReverseSequence", "Slice", "Split"),
-        *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", *LOOKUPS),
+        *("CastLike", "Compress", "DepthToSpace", "Expand", "Flatten", "Identity", "Reshape", "ReverseSequence"),
+        *("Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", *LOOKUPS),
     ]
 )
 #: What chooses among numbers, and has them at these inputs; None: at all.
@@ -44,6 +44,8 @@ TURNS = frozenset({"Cos", "Sin", "Tan"})
 STEPS = frozenset(
     ["Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "Round", *TURNS]
 )
+#: What looks at places in a picture, or compares boxes, and has these at that input.
+_PLACES = {"GridSample": 1, "NonMaxSuppression": 0, "RoiAlign": 1}
 #: Sums of at most so many products are turned coordinates, and no layer of a network.
 MOST_COORDINATES = 4
 
@@ -54,21 +56,19 @@ class Uses:
 
     Attributes:
         turned: sines and the like are made of them.
-        stepped: those, and what is made whole, or compared: an error of a half is one.
-        shifted: they are part of what a Softmax compares, where large numbers cancel.
+        stepped: those, and what is made whole, compared, or a place in a picture: an error of a half is one.
         switches: they are 0 or 1: multiplied by so low a number that it hides scores, or turned into truth values and
             for the rest only factors of something, or added up.
     """
 
     turned: set[ir.Value] = field(default_factory=set)
     stepped: set[ir.Value] = field(default_factory=set)
-    shifted: set[ir.Value] = field(default_factory=set)
     switches: set[ir.Value] = field(default_factory=set)
 
 
 def numbers_of(node: ir.Node) -> list[ir.Value]:
     """What a node computes with, without axes, sizes and conditions."""
-    if node.op_type in MOVES or node.op_type in ("CumSum", "ReduceSum", "Clip", "Cast"):
+    if node.op_type in MOVES or node.op_type in ("CumSum", "ReduceSum", "Clip", "Cast", "Resize"):
         found = node.inputs[:1]
     else:
         chosen = CHOOSES.get(node.op_type)
@@ -84,12 +84,11 @@ def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
         to = types.of(node.outputs[0]).dtype if op == "Cast" else None
         if op in TURNS:
             found.turned.update(numbers)
-        if op in STEPS or (to is not None and to.is_integer()):
-            found.stepped.update(value for value in numbers if types.of(value).dtype in graph.FLOATS)
-        if op in ("Softmax", "LogSoftmax"):
-            found.shifted.update(numbers)
+        if op in STEPS or op in _PLACES or (to is not None and to.is_integer()):
+            steps = [node.inputs[_PLACES[op]]] if op in _PLACES else numbers
+            found.stepped.update(value for value in steps if value and types.of(value).dtype in graph.FLOATS)
         if (op in CARRIES or to in graph.FLOATS) and not is_layer(node):
-            for made in (found.turned, found.stepped, found.shifted):
+            for made in (found.turned, found.stepped):
                 if not made.isdisjoint(node.outputs):
                     made.update(numbers)
     for node in reversed(nodes):
