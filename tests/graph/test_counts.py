@@ -29,6 +29,8 @@ CONSTANTS = {
     "one": np.float32(1),
     "low": np.float32(-10000),
     "scale": np.float32(0.125),
+    "nil": np.float32(0),
+    "few": np.array(9),
     "axis": np.array(1),
     "zero": np.array([0]),
     "last": np.array([-1]),
@@ -136,6 +138,18 @@ CASES = {
     # pixels that are made smaller are pixels
     "resized-pixels": ("p = Cast<to = 1>(image) [a] r = Resize(p, nothing, halves) [b] q = Sub(r, means) "
                        "y = Conv(q, kernels)", "ab"),
+    # subgraphs: what branches make, and what is carried from turn to turn
+    "branches": ("k = Size(x) w = Greater(k, few) p = If (w) <"
+                 "then_branch = one () => (float[N, S] p1) { [a] p1 = Cast<to = 1>(i) }, "
+                 "else_branch = two () => (float[N, S] p2) { j = Neg(i) [b] p2 = Cast<to = 1>(j) }> "
+                 "[c] q = Unsqueeze(p, last) [d] r = Mul(q, f) [e] s = Sin(r) y = Mul(s, h)", "abcde"),
+    "steps-of-a-scan": ("l, p = Scan<num_scan_inputs = 1, body = turn (float k, float j) => (float k1, float o) "
+                        "{ [a] k1 = Add(k, j) [b] o = Mul(k1, one) }>(nil, t) [c] q = Unsqueeze(p, last) "
+                        "[d] r = Mul(q, f) [e] s = Sin(r) y = Relu(s)", "abcde"),
+    "turns-of-a-scan": ("l, p = Scan<num_scan_inputs = 1, body = turn (float k, float j) => (float k1, float o) "
+                        "{ [a] k1 = Add(k, one) w = Sigmoid(j) [b] o = Div(w, k1) }>(nil, t) y = Relu(p)", "ab"),
+    "states-of-a-scan": ("l, p = Scan<num_scan_inputs = 1, body = turn (float k, float j) => (float k1, float o) "
+                         "{ w = Sigmoid(j) k1 = Add(k, w) o = Tanh(k1) }>(nil, t) y = Relu(p)", ""),
     # a layer makes activations of anything
     "layer": ("[a] p = Cast<to = 1>(i) [b] q = Unsqueeze(p, last) n = Shape(h) [c] e = Expand(q, n) r = Relu(h) "
               "[d] s = Mul(e, r) g = MatMul(s, v) y = Relu(g)", "abcd"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Types
-from onnxq.planning.counts import spans
+from onnxq.planning.counts import bodies, spans
 from onnxq.planning.counts.arithmetic import SUMS, WHOLE, computed, is_small, is_switch
 from onnxq.planning.counts.spans import ANY, ANY_WHOLE, COUNT, SWITCH, Span
 from onnxq.planning.counts.uses import (
@@ -75,23 +76,81 @@ def counts_in(model: ir.Model, types: Types, digits: int = spans.HALF) -> Counts
        counts everywhere: of what is left of a picture by then, steps of diffusion make differences that nearly cancel.
     5. A convolution or product with a constant kernel makes activations, which count no more, and is good enough for
        pixels in few digits; not if the kernel is of whole numbers, as ones add up and move, or turns coordinates.
+    6. All this holds in subgraphs and through them. What a loop begins with a constant counts if each turn adds no
+       activation to it.
 
     Args:
         types: of the model's values.
         digits: of the shorter floats, in bits.
     """
-    nodes = [node for node in graph.nodes(model) if node.domain == "" and node.outputs]
-    finder = _Finder(types, uses_in(nodes, types), digits)
-    for node in nodes:
-        finder.visit(node)
-    return finder.found
+    uses = uses_in([node for node in graph.nodes(model) if node.domain == "" and node.outputs], types)
+    activations: set[ir.Value] = set()
+    while True:
+        finder = _Finder(types, uses, digits, activations, set(model.graph.inputs))
+        finder.walk(model.graph)
+        if finder.refuted <= activations:
+            return finder.found
+        activations |= finder.refuted
 
 
 class _Finder:
-    def __init__(self, types: Types, uses: Uses, digits: int) -> None:
+    """One walk through a model.
+
+    Attributes:
+        given: what the model is given, and its subgraphs of that.
+        mixed: numbers that are made of activations too.
+        refuted: what loops carry on that begins with a constant, and turned out to be activations.
+    """
+
+    def __init__(self, types: Types, uses: Uses, digits: int, activations: set[ir.Value], given: set[ir.Value]) -> None:
         self.types, self.uses, self.digits, self.found = types, uses, digits, Counts()
         self.spans: dict[ir.Value, Span] = {}
-        self.mixed: set[ir.Value] = set()  # made of activations too
+        self.mixed: set[ir.Value] = set()
+        self.activations, self.given, self.refuted = activations, given, set[ir.Value]()
+
+    def walk(self, body: ir.Graph) -> None:
+        for node in body:
+            inner = list(graph.bodies(node))
+            if inner:
+                self._enter(node)
+                for each in inner:
+                    self.walk(each)
+                self._leave(node)
+            elif node.domain == "" and node.outputs:
+                self.visit(node)
+
+    def _enter(self, node: ir.Node) -> None:
+        """What counts in a subgraph; of what a loop begins with only numbers, as it changes."""
+        for link in bodies.into(node):
+            outer, inner = link.before, link.after
+            if outer in self.given:
+                self.given.add(inner)
+            may_count = outer in self.spans or graph.constant(outer) is not None
+            if link.is_carried and self._is_float(inner) and may_count and inner not in self.activations:
+                self.spans[inner] = ANY
+            elif not link.is_carried and outer in self.spans:
+                self.spans[inner] = self.spans[outer]
+            if outer in self.mixed:
+                self.mixed.add(inner)
+
+    def _leave(self, node: ir.Node) -> None:
+        """What comes out of subgraphs counts if it does in each, and what loops carry on if it still does after a turn;
+        else it is made of activations too."""
+        for link in bodies.around(node):
+            is_count = link.before in self.spans and link.before not in self.mixed
+            if link.after in self.spans and not is_count:
+                self.refuted.add(link.after)
+        made: dict[ir.Value, list[ir.Value]] = {}
+        for link in bodies.out_of(node):
+            made.setdefault(link.after, []).append(link.before)
+        for output, inner in made.items():
+            known = [self.spans[value] for value in inner if value in self.spans]
+            coarse = any(self._is_coarse(value, self.spans.get(value)) for value in inner)
+            if len(known) < len(inner) or not self.mixed.isdisjoint(inner):
+                self.mixed.add(output)
+                known = [ANY] if coarse else []
+            if known:
+                self.spans[output] = functools.reduce(Span.joined, known)
 
     def visit(self, node: ir.Node) -> None:
         numbers = numbers_of(node)
@@ -99,7 +158,7 @@ class _Finder:
             numbers = [value for value in numbers if self._is_float(value)]
         read = self._read(numbers, node)
         makes_activations = self._is_layer(node, numbers, read) or node.op_type in _NORMS
-        is_bounded = makes_activations or node.op_type in _BOUNDED or graph.has_body(node)
+        is_bounded = makes_activations or node.op_type in _BOUNDED
         made = None if is_bounded else self._made(node, numbers, read)
         if made is not None:
             self.spans.update(dict.fromkeys(node.outputs, made))
@@ -145,7 +204,7 @@ class _Finder:
             return SWITCH if value in self.uses.switches else spans.OF_TYPE.get(dtype or ir.DataType.INT64, ANY_WHOLE)
         is_used = is_turned or not self.uses.stepped.isdisjoint(reader.outputs)
         counts = reader.op_type in STEPS or (is_used and reader.op_type in CARRIES and not is_layer(reader))
-        return ANY if counts and value.is_graph_input() else None
+        return ANY if counts and value in self.given else None
 
     def _is_layer(self, node: ir.Node, numbers: list[ir.Value], read: list[Span | None]) -> bool:
         """Whether it makes activations by a constant kernel of whatever it reads: one of learned numbers, not of whole

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxq.model import graph
 from onnxq.model.types import Types
 from onnxq.model.weights import HIDING, Weight, weights_of
+from onnxq.planning.counts import bodies
 
 #: What takes numbers out of a table, by integers.
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
@@ -79,23 +80,40 @@ def numbers_of(node: ir.Node) -> list[ir.Value]:
 def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
     """Of all values, from the last node to the first; all are standard operators."""
     found = Uses()
-    for node in reversed(nodes):
-        numbers, op = numbers_of(node), node.op_type
-        to = types.of(node.outputs[0]).dtype if op == "Cast" else None
-        if op in TURNS:
-            found.turned.update(numbers)
-        if op in STEPS or op in _PLACES or (to is not None and to.is_integer()):
-            steps = [node.inputs[_PLACES[op]]] if op in _PLACES else numbers
-            found.stepped.update(value for value in steps if value and types.of(value).dtype in graph.FLOATS)
-        if (op in CARRIES or to in graph.FLOATS) and not is_layer(node):
-            for made in (found.turned, found.stepped):
-                if not made.isdisjoint(node.outputs):
-                    made.update(numbers)
+    links = [link for node in nodes if graph.has_body(node) for link in bodies.all_links(node)]
+    known = -1
+    while known < len(found.turned) + len(found.stepped):  # again where subgraphs are, for those come behind their node
+        known = len(found.turned) + len(found.stepped)
+        for node in reversed(nodes):
+            _add_steps(node, found, types)
+        for link in links:
+            _pass_on(found, link.after, [link.before])
+        if not links:
+            break
     for node in reversed(nodes):
         is_truth = _makes_truths(node, types) and _masks(numbers_of(node)[0], found, types)
         if is_truth or _hides(node) or (_keeps_switches(node) and node.outputs[0] in found.switches):
             found.switches.update(value for value in numbers_of(node) if graph.constant(value) is None)
     return found
+
+
+def _add_steps(node: ir.Node, found: Uses, types: Types) -> None:
+    numbers, op = numbers_of(node), node.op_type
+    to = types.of(node.outputs[0]).dtype if op == "Cast" else None
+    if op in TURNS:
+        found.turned.update(numbers)
+    if op in STEPS or op in _PLACES or (to is not None and to.is_integer()):
+        steps = [node.inputs[_PLACES[op]]] if op in _PLACES else numbers
+        found.stepped.update(value for value in steps if value and types.of(value).dtype in graph.FLOATS)
+    if (op in CARRIES or to in graph.FLOATS) and not is_layer(node):
+        for made in node.outputs:
+            _pass_on(found, made, numbers)
+
+
+def _pass_on(found: Uses, made: ir.Value, numbers: list[ir.Value]) -> None:
+    for used in (found.turned, found.stepped):
+        if made in used:
+            used.update(numbers)
 
 
 def kernels_of(node: ir.Node) -> list[Weight]:
