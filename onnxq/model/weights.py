@@ -162,6 +162,19 @@ def are_vectors(table: Weight) -> bool:
     return table.shape[-1] >= LEAST_WIDTH and bool(np.isfinite(w).all()) and not np.array_equal(2 * w, np.rint(2 * w))
 
 
+def are_waves(table: Weight) -> bool:
+    """Whether the rows of a table turn evenly, as sines and cosines of places do: in each column the numbers before and
+    behind add up to the same multiple of the one between them."""
+    rows = table.tensor.numpy()[-16:] if table.shape[0] < 24 else table.tensor.numpy()[8:24]  # past rows for padding
+    w = rows.astype(np.float64)
+    if len(w) < 8 or w.ndim != 2 or not np.isfinite(w).all():
+        return False
+    here, beside = w[1:-1], w[:-2] + w[2:]
+    factors = (here * beside).sum(axis=0) / np.maximum((here * here).sum(axis=0), np.finfo(np.float64).tiny)
+    is_even = np.abs(beside - factors * here).max() <= 0.01 * np.abs(w).max()
+    return bool(is_even and factors.min() < 2 * np.cos(0.1))
+
+
 def _constant(node: ir.Node, index: int) -> ir.TensorProtocol | None:
     """What `node` reads there; models that are only looked at may have nodes that read too little."""
     return graph.constant(node.inputs[index]) if index < len(node.inputs) else None

@@ -14,6 +14,7 @@ from onnxq.model.types import Types
 from onnxq.model.weights import (
     Weight,
     are_vectors,
+    are_waves,
     fits_half,
     is_coarse_in,
     other_constants_of,
@@ -136,6 +137,8 @@ def _choose(
     scheme = recipe.scheme_for(name, node.op_type)
     if scheme == KEEP:
         return _kept(node, [weight.value for weight in weights], elements, KEPT)
+    if node.op_type == "Gather" and formats.get(weight_format(scheme)).scale_type and all(map(are_waves, weights)):
+        return weight_form.as_asked(_choose_tables(node, weights, recipe, opset_note), weights, recipe, target)
     values = [weight.value for weight in weights]
     asked = Choice(name, node.op_type, Method.KEEP, elements=elements, half=_half(values))
     wish = _wish(scheme, asked, recipe, target)

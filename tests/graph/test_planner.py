@@ -186,6 +186,25 @@ def test_what_is_kept_of_a_widened_model_is_stored_as_it_was(dtype: type) -> Non
     assert (choice.method, choice.format) == (Method.STORED, word)
 
 
+@pytest.mark.parametrize("scheme", ["w4a16", "nf4", "w8a16", "w8a8"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])
+def test_turns_that_are_looked_up_are_no_embeddings(scheme: str, target: str) -> None:
+    """Cosines and sines of places are a table of positions, of which each number turns a query and a key."""
+    angles = np.outer(np.arange(300), 1e4 ** -(np.arange(32) / 32))
+    turns = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    texts = (
+        "g (int64[A] i, float[A,64] x) => (z) { e = Gather(words, i) p = Gather(turns, i) y = Mul(e, p) z = Add(x, y) }"
+    )
+    words = np.cumsum(normal(300, 64), axis=0, dtype=np.float32)
+    for name, table in (("turns", turns), ("shifted", np.concatenate([turns[:2] * 0, 1.2 * turns]))):
+        plan = planned_model(tiny.read(tiny.model(texts, {"words": words, "turns": table})), Recipe(scheme), target)
+        assert (plan.choices["p"].label, plan.choices["p"].reason) == (
+            "float16 stored",
+            "'turns' is a table that Gather reads: 16 bits",
+        ), name
+        assert plan.choices["e"].format != "float16"
+
+
 NAMES = ("layers.0/up", "layers.0/act", "layers.1/up", "head")
 SQUARES: dict[str, NDArray] = {name: normal(64, 64, seed=i) for i, name in enumerate("uvw")}
 
