@@ -89,6 +89,8 @@ CASES = {
     "truth": ("k = Cast<to = 1>(m) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
     "mask-of-integers": ("k = Cast<to = 1>(i) r = Sub(one, k) s = Mul(r, low) z = Add(x, s) y = Softmax(z)", ""),
     "mask-that-is-also-one": ("b = Cast<to = 9>(i) w = Where(b, x, scale) k = Cast<to = 1>(i) y = Mul(w, k)", ""),
+    "mask-filled-by-itself": ("k = Cast<to = 1>(i) r = Sub(one, k) j = Cast<to = 9>(r) w = Where(j, low, r) "
+                              "z = Add(x, w) y = Softmax(z)", ""),
     "places-that-hide": ("j = Cast<to = 9>(i) w = Where(j, x, scale) [a] p = Cast<to = 1>(i) "
                          "[b] q = Unsqueeze(p, last) [c] r = Mul(q, f) [d] s = Sin(r) "
                          "z = Unsqueeze(w, last) y = Mul(s, z)", "abcd"),

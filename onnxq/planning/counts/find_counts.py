@@ -161,8 +161,9 @@ class _Finder:
         is_bounded = makes_activations or node.op_type in _BOUNDED
         made = None if is_bounded else self._made(node, numbers, read)
         if made is not None:
-            self.spans.update(dict.fromkeys(node.outputs, made))
-            if (None in read and self._is_float(node.outputs[0])) or not self.mixed.isdisjoint(numbers):
+            is_float = self._is_float(node.outputs[0])
+            self.spans.update(dict.fromkeys((v for v in node.outputs if self._is_float(v) is is_float), made))
+            if (None in read and is_float) or not self.mixed.isdisjoint(numbers):
                 self.mixed.update(node.outputs)
         coarse = {value: span for value, span in zip(numbers, read, strict=True) if self._is_coarse(value, span)}
         if makes_activations:

@@ -132,20 +132,31 @@ def _makes_truths(node: ir.Node, types: Types) -> bool:
 
 
 def _masks(value: ir.Value, uses: Uses, types: Types) -> bool:
-    """Whether everything that reads integers, and what they are moved and cast to, takes them for a mask."""
+    """Whether everything that reads numbers, and what they are moved and cast to, takes them for a mask."""
     return all(
         _masks(node.outputs[0], uses, types)
         if _keeps_switches(node) and node.op_type != "Mul"
-        else _reads_mask(node, uses, types)
+        else _reads_mask(value, node, uses, types)
         for node in {use.node: None for use in value.uses() if value in numbers_of(use.node)}
     )
 
 
-def _reads_mask(node: ir.Node, uses: Uses, types: Types) -> bool:
+def _reads_mask(value: ir.Value, node: ir.Node, uses: Uses, types: Types) -> bool:
     if types.of(node.outputs[0]).dtype is ir.DataType.BOOL or node.op_type in ("CumSum", "ReduceSum", "Shape"):
         return True
-    is_factor = node.op_type == "Mul" and not any(graph.constant(value) is not None for value in node.inputs)
+    if node.op_type == "Where":  # something else is put where they are not 0
+        truth = node.inputs[0].producer() if node.inputs[0] is not None else None
+        is_truth = truth is not None and _makes_truths(truth, types)
+        return is_truth and node.inputs[2] is value and _before_casts(node.inputs[0]) is _before_casts(value)
+    is_factor = node.op_type == "Mul" and not any(graph.constant(other) is not None for other in node.inputs)
     return _hides(node) or (is_factor and uses.stepped.isdisjoint(node.outputs))
+
+
+def _before_casts(value: ir.Value | None) -> ir.Value | None:
+    """The number that was cast, however often."""
+    while value is not None and graph.is_op(maker := value.producer(), "Cast") and maker is not None:
+        value = maker.inputs[0]
+    return value
 
 
 def _hides(node: ir.Node) -> bool:
