@@ -31,6 +31,8 @@ WEIGHT_TURNED = ".weight.T"
 #: Key of the `meta` of a constant that was codes in the file.
 RESTORED = "onnxq.restored"
 
+#: Of a node: that it was made for a layer of a checkpoint, all of which it computes.
+ADDED = "onnxq.added"
 #: Of a node: what `SCOPES` said of it in the file. In files of ours its metadata say it under this key, shorter.
 MODULE = "onnxq.module"
 #: Key of the metadata in which torch's exporter lists the modules around a node, the operation last, in Python's words.
@@ -55,6 +57,11 @@ def module_of(node: ir.Node) -> str:
         return str(known)
     scopes = re.findall(r"'([^']*)'", node.metadata_props.get(SCOPES, ""))
     return scopes[-2] if len(scopes) > 1 else ""
+
+
+def call_of(node: ir.Node) -> str:
+    """What torch's exporter says that a node was called as; "" if it does not."""
+    return str(node.metadata_props.get(CALL) or node.meta.get(CALL, ""))
 
 
 def modules_of(model: ir.Model) -> dict[str, str]:

@@ -114,12 +114,12 @@ def test_the_norm_that_an_exporter_merged_with_another_is_refused(tmp_path: Path
         imported(tmp_path, model, new)
 
 
-def calling(model: Path, args: str) -> Path:
-    """With what torch's exporter says of the convolutions that it called."""
+def calling(model: Path, args: str, op: str = "conv1d") -> Path:
+    """With what torch's exporter says of the convolutions or products that it called."""
     made = onnx.load(model)
     for node in made.graph.node:
-        if "Conv" in node.op_type:
-            call = f"%c : call_function[target=torch.ops.aten.conv1d.default](args = ({args}), kwargs = {{}})"
+        if "Conv" in node.op_type or op != "conv1d":
+            call = f"%c : call_function[target=torch.ops.aten.{op}.default](args = ({args}), kwargs = {{}})"
             node.metadata_props.append(onnx.StringStringEntryProto(key="pkg.torch.onnx.fx_node", value=call))
     onnx.save(made, model)
     return model
@@ -155,6 +155,28 @@ def test_a_bias_is_only_put_back_where_it_was(tmp_path: Path, module: str, args:
     model = calling(exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": module}), args)
     with pytest.raises(BadModel, match=rf"c\.bias goes nowhere, {WORDS}.*\(--without 'c\.bias'\)"):
         imported(tmp_path, model, {"c.weight": normal(4, 4, 1), "c.bias": normal(4, seed=2)})
+
+
+@pytest.mark.parametrize("op", ["Gemm <transB = 1>", "MatMul"])
+@pytest.mark.parametrize("args", ["", "%x, %p_c_weight", "%x, %p_c_weight, %p_c_bias", "another"])
+def test_the_bias_of_a_product_is_put_where_it_was(tmp_path: Path, op: str, args: str) -> None:
+    """Not where only the weight of a module is read, as in ArcFace's head, nor in the place of another tensor's."""
+    add = 'y = Add(h, "shift")' if args == "another" else "y = Neg(h)"
+    text = f"""g (float[2,8] x) => (float[2,4] y) {{ [c] h = {op} (x, "c.weight") {add} }}"""
+    own, new = ({"c.weight": normal(4, 8, seed=i), "shift": normal(4, seed=i + 2)} for i in (0, 1))
+    w = own["c.weight"] if op != "MatMul" else own["c.weight"].T.copy()
+    shift = {"shift": own["shift"]} if args == "another" else {}
+    model = exported(tmp_path, text, {"c.weight": w} | shift, {"c": "c"})
+    calling(model, "" if args == "another" else args, "linear")
+    new = {"c.weight": new["c.weight"], "c.bias": normal(4, seed=5)} | {each: new[each] for each in shift}
+    if not args.startswith("%"):
+        with pytest.raises(BadModel, match=rf"c\.bias goes nowhere, {WORDS}.*\(--without 'c\.bias'\)"):
+            imported(tmp_path, model, new)
+        return
+    done, x, is_read = imported(tmp_path, model, new), normal(2, 8, seed=6), args.count(",") == 2
+    assert done.match.unused == done.match.unread == ([] if is_read else ["c.bias"])
+    wanted = -(x @ new["c.weight"].T + is_read * new["c.bias"])
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("computed", ["weight", "running_var"])

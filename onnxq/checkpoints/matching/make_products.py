@@ -12,6 +12,7 @@ from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadData, BadModel
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import ADDED
 from onnxq.model.types import infer_types
 
 #: Of the standard operators, and of the file, of a model that is made here.
@@ -101,6 +102,7 @@ def _product(
     unknown = ir.LazyTensor(unlike, dtype=kind, shape=ir.Shape((k, n)))
     weight = graph.add_constant(model.graph, Names(model).fresh(f"{node}.weight"), unknown)
     made = ir.node("MatMul", [x, weight], name=node)
+    made.meta[ADDED] = True
     (y,) = made.outputs
     y.name, y.type = output, ir.TensorType(kind)
     y.shape = None if rank is None else ir.Shape([*[None] * (rank - 1), n])

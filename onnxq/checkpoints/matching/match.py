@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,17 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure, ties
+from onnxq.checkpoints.matching.folded import biases, told
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored
-from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, one_line
-from onnxq.formats.kinds import arguments
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, WEIGHT_TURNED
 from onnxq.model.weights import Weight, weights_of
 from onnxq.plan import Choice, Method
-from onnxq.quality import sqnr
 
 #: How layers are matched: by names and structure, by names alone, by structure without comparing numbers.
 WAYS = ("auto", "names", "unchecked")
@@ -40,6 +38,7 @@ class Match:
         surplus: layers of the checkpoint that the model has no product for.
         misfits: sentences about tensors that do not fit.
         unused: other tensors of the checkpoint.
+        unread: those of them that the model does not read, as its exporter says.
         lost: those of them that are floats of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
         bare: other parameters of the model that were given nothing: products by module or node, and constants.
@@ -57,6 +56,7 @@ class Match:
     surplus: list[str] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
@@ -130,6 +130,7 @@ def put_in(
     match = work.match
     match.missing = [w.node.name or "" for w in products if w.node.name not in match.prefixes]
     used = {name for layer in layers for name in layer.tensors if layer.name in work.used}
+    used -= {name for layer in layers if not work.biased.get(layer.name, True) for name in _biases(layer)}
     match.unused = [name for name in checkpoint if name not in used]
     return Matched(match, work.choices)
 
@@ -147,8 +148,9 @@ class _Work:
         self.done: list[tuple[Layer, Weight, NDArray[np.int64] | None]] = []
         #: Constants by what they hold, and how: nodes that read the same share one.
         self.made: dict[Hashable, ir.Value] = {}
-        #: Names of layers whose tensors are accounted for.
+        #: Names of layers whose tensors are accounted for; of those with a bias, whether a product reads that.
         self.used: set[str] = set()
+        self.biased: dict[str, bool] = {}
 
     def put_all(
         self, layer: Layer, weights: Sequence[Weight], rows: NDArray[np.int64] | None = None, *, is_other: bool = False
@@ -191,10 +193,10 @@ class _Work:
         self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None, *, is_other: bool
     ) -> None:
         node, name, source = weight.node, weight.node.name or "", stored.source
-        n, k = _sizes(weight)
+        n, k = put.sizes(weight)
         is_there, is_turned = stored.is_float and source in self.placed and not is_other, False
         if stored.is_float and not is_there:
-            given, stored = stored, _lying_right(weight, stored)
+            given, stored = stored, put.lying_right(weight, stored)
             is_turned = stored is not given
             if n == k and is_turned and source not in self.match.turned:
                 self.match.turned.append(source)
@@ -211,7 +213,13 @@ class _Work:
         if not stored.is_float:
             choice, form, error = put.place(weight, stored, self.how)
         if stored.bias is not None and node.op_type != "Gather" and stored.bias[0] not in self.placed:
-            put.put_bias(weight, *stored.bias, n, self.names, rows)
+            # Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs.
+            is_read = layer.scheme != FLOATS or biases.is_read(weight, n, self.placed)
+            self.biased[layer.name] = self.biased.get(layer.name, False) or is_read
+            if is_read:
+                biases.put_bias(weight, *stored.bias, n, self.names, rows)
+            elif told.had_none(node):
+                self.match.unread += _biases(layer)
         if form is None:
             tensor: ir.TensorProtocol = put.floats(weight, lambda: _rows_of(stored.floats(), rows))
         else:
@@ -260,16 +268,16 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
     for weight in free:  # a table that is also multiplied by is one layer
         origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
         origin = weight.node.name if _is_blank(weight) else origin  # those are one whatever their products are
-        groups.setdefault((origin, _sizes(weight)), []).append(weight)
+        groups.setdefault((origin, put.sizes(weight)), []).append(weight)
     shared = list(groups.values())
     here = [structure.Side(i, (dotted(layers[i].name),), stored.shape) for i, stored in opened.items()]
-    there = [structure.Side(i, _all_names(found), _sizes(found[0])) for i, found in enumerate(shared)]
+    there = [structure.Side(i, _all_names(found), put.sizes(found[0])) for i, found in enumerate(shared)]
     names = {i: tuple(map(dotted, layer.aliases)) for i, layer in enumerate(layers)}
     done: set[int] = set()
     for proposal in structure.proposals(here, there, names):
         layer, stored, weights = layers[proposal.layer], opened[proposal.layer], shared[proposal.weight]
         node = weights[0].node.name or ""
-        likeness, rows = (None, stored.rows) if way == "unchecked" else _alike(weights[0], stored)
+        likeness, rows = (None, stored.rows) if way == "unchecked" else put.alike(weights[0], stored)
         bits = 16 if stored.format is None else stored.format.bits
         if likeness is not None and likeness < (LIKE if bits >= 4 else LIKE_COARSE):
             if stored.is_float and not layer.is_joined:
@@ -297,10 +305,10 @@ def _join(work: _Work, free: Sequence[Weight]) -> None:
 
     Weights without numbers of their own are all the same, and tell nothing.
     """
-    sizes = {_sizes(weight) for weight in free}
+    sizes = {put.sizes(weight) for weight in free}
     given: dict[bytes, list[tuple[Layer, Weight, NDArray[np.int64] | None]]] = {}
     for each in work.done:
-        if _sizes(each[1]) in sizes:
+        if put.sizes(each[1]) in sizes:
             given.setdefault(_first_row(each[1]), []).append(each)
     for weight in free if given else ():
         known = given.get(_first_row(weight), [])
@@ -324,7 +332,7 @@ def _tie(work: _Work, head: Weight) -> None:
 
 def _is_table_of(weight: Weight, head: Weight) -> bool:
     is_lookup = weight.node.op_type == "Gather" and weight.role.index == 0
-    return is_lookup and _sizes(weight) == _sizes(head) and ties.are_words(weight.node.inputs[1])
+    return is_lookup and put.sizes(weight) == put.sizes(head) and ties.are_words(weight.node.inputs[1])
 
 
 def _is_placed(weight: Weight, placed: Collection[str]) -> bool:
@@ -346,31 +354,8 @@ def _is_same(a: Weight, b: Weight) -> bool:
     return x.dtype == y.dtype and np.array_equal(x, y.T if is_turned else y) and bool(np.ptp(x.astype(np.float32)))
 
 
-def _lying_right(weight: Weight, stored: Stored) -> Stored:
-    """Floats as [out, in]: some frameworks keep them the other way (GPT-2's Conv1D), squares if numbers tell."""
-    n, k = _sizes(weight)
-    turned = replace(stored, shape=(n, k), read=lambda: np.asarray(stored.read()).T)
-    if stored.shape != (k, n):
-        return stored
-    if n == k:
-        plain, other = _alike(weight, stored)[0], _alike(weight, turned)[0]
-        if plain is None or other is None or plain >= other or other < max(plain, 0.0) + LIKE:
-            return stored
-    return turned
-
-
-def _alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int64] | None]:
-    """(SQNR of the layer against the model's own weight, the order of rows that it is of); None: it has none."""
-    w = arguments.numbers(weight.tensor.numpy()).astype(np.float32)
-    w = w.T if weight.role.contraction == 0 else w
-    if isinstance(weight.tensor, GivenTensor) or not np.isfinite(w).all() or not np.ptp(w):
-        return None, stored.rows
-    found = stored.floats()
-    plain = sqnr(w, found)
-    if stored.rows is None:
-        return plain, None
-    sorted_rows = sqnr(w, found[stored.rows])
-    return (plain, None) if plain > sorted_rows else (sorted_rows, stored.rows)
+def _biases(layer: Layer) -> list[str]:
+    return [name for name in layer.tensors if name.rpartition(".")[2] == "bias"]
 
 
 def _rows_of(w: NDArray, rows: NDArray[np.int64] | None) -> NDArray:
@@ -384,10 +369,6 @@ def _weights(model: ir.Model) -> Iterator[Weight]:
             is_product = graph.is_op(node, "MatMul", "Gemm") and weight.role.index == 1
             if (is_product or graph.is_op(node, "Gather")) and len(weight.shape) == 2:
                 yield weight
-
-
-def _sizes(weight: Weight) -> tuple[int, int]:
-    return weight.shape[weight.role.channel], weight.shape[weight.role.contraction]
 
 
 def _all_names(weights: Sequence[Weight]) -> tuple[str, ...]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.origin import MODULE, module_of
+from onnxq.model.origin import CALL, MODULE, call_of, module_of
 
 
 class ForgetExporter(ir.passes.InPlacePass):
     """Clear metadata and doc strings of nodes and values. Those of the model belong to its user and stay.
 
-    The module that a node computes is remembered as its `MODULE`.
+    The module that a node computes is remembered as its `MODULE`, and what was called as its `CALL`.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for body in graph.graphs(model):
             for item in (*body, *body.inputs, *body.initializers.values(), *(o for n in body for o in n.outputs)):
-                if isinstance(item, ir.Node) and (module := module_of(item)):
-                    item.meta[MODULE] = module
+                if isinstance(item, ir.Node):
+                    said = {MODULE: module_of(item), CALL: call_of(item)}
+                    item.meta.update({key: words for key, words in said.items() if words})
                 if item.metadata_props or item.doc_string:
                     item.metadata_props.clear()
                     item.doc_string = None

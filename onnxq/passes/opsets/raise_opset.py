@@ -18,7 +18,7 @@ from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.load import external_tensors
-from onnxq.model.origin import LIES, MODULE, SCOPES
+from onnxq.model.origin import ADDED, CALL, LIES, MODULE, SCOPES
 from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
 
@@ -157,8 +157,15 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
         for key in (SCOPES, MODULE, LIES)
         if key in node.metadata_props
     }
+    noted = {
+        (_place(node), key): found
+        for node in graph.nodes(model)
+        for key in (CALL, ADDED)
+        if (found := node.meta.get(key) or node.metadata_props.get(key))
+    }
     model.graph = raised
-    for node in graph.nodes(model) if said else ():  # the converter drops what is said of nodes
+    for node in graph.nodes(model) if said or noted else ():  # the converter drops what is said of nodes
+        node.meta.update({key: noted[_place(node), key] for key in (CALL, ADDED) if (_place(node), key) in noted})
         for key in (SCOPES, MODULE, LIES):
             if (_place(node), key) in said:
                 node.metadata_props[key] = said[_place(node), key]

@@ -14,26 +14,32 @@ import re
 
 import onnx_ir as ir
 
-from onnxq.model.origin import CALL, module_of
+from onnxq.model.origin import call_of, module_of
 
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
 _OF_PARAMETERS = re.compile(r"batch_norm[\w.]*\]\(args = \(%\w+, (?:%p_\w+|None), (?:%p_\w+|None), %b_\w+, %b_\w+,")
-_WITH_BIAS = re.compile(r"conv\w*[\w.]*\]\(args = \(%\w+, %p_\w+, %p_\w+[,)]")
+_WITH_BIAS = re.compile(r"(conv\w*|linear)[\w.]*\]\(args = \(%\w+, %p_\w+, %p_\w+[,)]|addmm[\w.]*\]\(args = \(%p_\w+, ")
+_WITHOUT = re.compile(r"linear[\w.]*\]\(args = \(%\w+, %\w+\)|(matmul|bmm|mm|einsum)[\w.]*\]\(args = ")
 
 
 def module(node: ir.Node) -> str:
     """The BatchNorm that a kernel has inside; "" if nothing says that it has one, of parameters as they are."""
-    return module_of(node) if _OF_PARAMETERS.search(node.metadata_props.get(CALL, "")) else ""
+    return module_of(node) if _OF_PARAMETERS.search(call_of(node)) else ""
 
 
 def had_bias(node: ir.Node) -> bool:
-    """Whether what is now this convolution had a parameter as its bias."""
-    return bool(_WITH_BIAS.search(node.metadata_props.get(CALL, "")))
+    """Whether what is now this convolution or product had a parameter as its bias."""
+    return bool(_WITH_BIAS.search(call_of(node)))
+
+
+def had_none(node: ir.Node) -> bool:
+    """Whether what is now this product had no bias, whatever the module has whose weight it reads."""
+    return bool(_WITHOUT.search(call_of(node)))
 
 
 def epsilon(node: ir.Node) -> float | None:
     """The ε of the BatchNorm in a kernel; None if nothing says it."""
-    found = _CALL.search(node.metadata_props.get(CALL, ""))
+    found = _CALL.search(call_of(node))
     try:
         value = float(found[1]) if found else math.nan
     except ValueError:
