@@ -51,6 +51,7 @@ from onnxq.model.load import external_tensors, is_quantized, load_model, said_of
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import weights_of
 from onnxq.output import write
+from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.insert_onnxq_nodes import EXACT_BELOW
 from onnxq.passes.rewrite import rewrite
@@ -207,6 +208,7 @@ def _put_in(
         is_whole: whether the model is what the checkpoint is of, and not made of products alone.
     """
     is_checked = how.match != "unchecked"
+    DropInitializerInputs()(model)
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     tensors, layers = without_tables(model, tensors, layers, renamed)

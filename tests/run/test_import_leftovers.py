@@ -203,6 +203,42 @@ def test_what_the_model_has_nothing_of_is_not_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(Session(made).run({"x": x})[0], kernel[..., 0] @ x, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["mask", "of_another_name"])
+@pytest.mark.parametrize("place", [1, 3])
+def test_infinity_is_a_number_where_the_model_has_it_too(tmp_path: Path, name: str, place: int) -> None:
+    """Masks are buffers that torch's users fill with it; where a checkpoint alone holds it, it is damaged."""
+    text = """g (float[2,4] x) => (float[2,4] y) { [c] h = MatMul(x, "c.w")  y = Add(h, mask) }"""
+    mask, other = np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32)
+    mask[0, 1:] = other[0, place:] = -np.inf
+    model = exported(tmp_path, text, {"c.w": normal(4, 4), "mask": mask}, {})
+    new = {"c.w": normal(4, 4, seed=1), name: other}
+    done, x = imported(tmp_path, model, new), normal(2, 4, seed=2)
+    wanted = x @ new["c.w"] + (other if name == "mask" else mask)
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-5)
+    mask[0, 1:] = 1
+    model = exported(tmp_path, text, {"c.w": normal(4, 4), "mask": mask}, {})
+    if name == "mask":
+        with pytest.raises(BadModel, match="'mask' holds numbers that are not finite"):
+            imported(tmp_path, model, new)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "LayerNormalization"])
+def test_constants_that_callers_may_replace_get_the_checkpoint_s_too(tmp_path: Path, kind: str) -> None:
+    """They are inputs as well, as torch's older exporter writes them where it is told to."""
+    x, sizes = ("1,4,6", (4, 4, 1)) if kind == "Conv" else ("1,6,4", (4,))
+    text = f"""g (float[{x}] x) => (float[{x}] y) {{ y = {kind} (x, "c.weight", "c.bias") }}"""
+    made = onnx.load(exported(tmp_path, text, {"c.weight": normal(*sizes), "c.bias": normal(4)}, {}))
+    for tensor in made.graph.initializer:
+        made.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, tensor.dims))
+    onnx.save(made, tmp_path / "inputs.onnx")
+    new = {"c.weight": normal(*sizes, seed=1), "c.bias": normal(4, seed=2)}
+    done = imported(tmp_path, tmp_path / "inputs.onnx", new)
+    assert sorted(done.match.constants) == sorted(new)
+    wanted = Session(exported(tmp_path, text, new, {})).run({"x": normal(1, 4, 6).reshape(*map(int, x.split(",")))})
+    found = Session(done.output).run({"x": normal(1, 4, 6).reshape(*map(int, x.split(",")))})
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+
+
 PERMUTED = """g (float[2,8] x) => (float[2,8] y) { [a] h = MatMul(x, "a.w")  y = Gather <axis = 1> (h, ORDER) }"""
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, kind_of
-from onnxq.checkpoints.stored import real
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, module_of
 
@@ -165,7 +164,9 @@ class _Numbers:
         """
         if not self._values and not self._blank:
             return []
-        given = real(name, tensors[name]).astype(np.float64).ravel()
+        given = tensors[name].astype(np.float64).ravel()
+        if not np.isfinite(given).all():  # as masks are not
+            return []
         if not np.ptp(given):
             return self._blank.get((given.size, float(given[0])), [])
         if not self._values:

@@ -163,6 +163,8 @@ def _fits(work: Work, name: str, value: ir.Value, source: str) -> Iterator[tuple
     c = tensor.numpy().astype(np.float32)
     if not np.isfinite(c).all() or (c.size > 1 and not may_lie(c.shape, ir.tensor(np.empty(shape, np.float32)))):
         return
+    if not np.isfinite(work.tensors[source].astype(np.float32)).all():
+        return
     p, named = work.read(source), ("{}",) if is_slope else _named(name)
     is_looked_up = _operator(name) == "embedding"  # all of a table, as places are
     is_told = is_slope or is_looked_up or (not work.is_checked and len(named) == 1)

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from onnxq.checkpoints.matching.names import Renaming, module_of_reader
 from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, is_of_buffers, kind_of
-from onnxq.checkpoints.stored import real
 from onnxq.model import graph
 from onnxq.model.weights import weights_of
 
@@ -97,6 +96,6 @@ class Modules:
             if same and getattr(tensors.get(source), "shape", None) == found.shape:
                 return f"'{name}' goes nowhere: the model has one constant, '{constant}', for that and '{source}'"
         left = [constant for constant in self._read.get(module, ()) if constant in old]
-        if left and not is_of_buffers(real(name, found).astype(np.float32)):
+        if left and not is_of_buffers(found.astype(np.float32)):
             return f"'{name}' goes nowhere, and its module reads '{left[0]}', which gets nothing"
         return ""
