@@ -230,9 +230,9 @@ def _put_in(
     refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
     stayed = unmatched.Unmatched(model, own, now, kernels)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
-    is_tied = tensors.is_tied or gguf.is_foreign(tensors)
+    is_foreign = gguf.is_foreign(tensors)
     placed = {*constants, *given}
-    found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=is_tied)
+    found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=tensors.is_tied or is_foreign)
     told = found.match
     told.constants, told.notes = constants, folded.notes
     told.misfits += folded.misfits + made.misfits + mixed
@@ -240,9 +240,9 @@ def _put_in(
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
     gone = [name for name in told.unused if name not in told.unread]
-    left = stayed.beside(tensors, gone)
+    left = stayed.beside(tensors, gone, is_foreign=is_foreign)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
-    if not tensors.is_gguf:
+    if not is_foreign:
         known = left.same.union(left.lost)
         doubtful = modules.doubts(tensors, [name for name in gone if name not in known], left.old)
         told.misfits += doubtful.values()

@@ -18,6 +18,7 @@ from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadModel
 from onnxq.recipe import Recipe
+from onnxq.errors import BadModel
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -142,3 +143,17 @@ def test_equal_shapes_are_no_reason(tmp_path: Path) -> None:
         np.savez(tmp_path / "w.npz", **{**ARRAYS, "embeddings.where": where})
         with pytest.raises(BadModel, match=why):
             import_weights(tmp_path / "model.onnx", tmp_path / "w.npz", tmp_path / "back.onnx", check=False)
+
+
+@pytest.mark.parametrize("to", ["safetensors", "gguf"])
+def test_what_the_model_has_once_for_two_is_told(tmp_path: Path, to: str) -> None:
+    """Of two scales that were equal before training an export keeps one."""
+    text = """g (float[n, 64] x) => (float[n, 64] y) {
+        h = MatMul (x, "a.weight")  s = Mul (h, g1)  t = Tanh (s)  u = Mul (t, g2)  y = MatMul (u, "b.weight")
+    }"""
+    own = {f"{name}.weight": tiny.normal(64, 64, seed=i) for i, name in enumerate("ab")}
+    scales = {name: tiny.normal(64, seed=i) for i, name in enumerate(("g1", "g2"), 2)}
+    path = written(quantized(tmp_path, tiny.model(text, own | scales), "int8"), to)
+    before = tiny.model(text.replace("g2", "g1"), own | {"g1": np.ones(64, np.float32)})
+    with pytest.raises(BadModel, match="g2 goes nowhere"):
+        import_weights(tiny.save(before, tmp_path, "before.onnx"), path, tmp_path / "q.onnx", options=EXACT)

@@ -90,8 +90,12 @@ class Unmatched:
         there = {name for value in self.values for name in (value.name, value.meta.get(ORIGIN))}
         self._folded = [name for name in kernels if name in kept and name not in there]
 
-    def beside(self, tensors: Checkpoint, unused: Collection[str]) -> Left:
-        """What is left when `unused` went nowhere. Those of GGUF files may be of another shape than the model's."""
+    def beside(self, tensors: Checkpoint, unused: Collection[str], *, is_foreign: bool) -> Left:
+        """What is left when `unused` went nowhere.
+
+        Args:
+            is_foreign: whether it is llama.cpp's, whose tensors may be of another shape than the model's.
+        """
         kinds = {value: kind_of(value) for value in self.values if value.uses()}
         by_sizes: dict[tuple[int, ...], list[ir.Value]] = {}
         for value in kinds:
@@ -115,7 +119,7 @@ class Unmatched:
             there.update(*same.values())
             known.update(name for name in names if same[name])
             fitting = [value for value in fitting if kinds[value] is not Kind.FIXED or _is_blank(value)]
-            gone = [name for name in names if fitting and not same[name] and not tensors.is_gguf]
+            gone = [name for name in names if fitting and not same[name] and not is_foreign]
             if gone:
                 lost.update(gone)
                 left |= dict.fromkeys(fitting)
