@@ -232,7 +232,9 @@ def _put_in(
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     is_foreign = gguf.is_foreign(tensors)
     placed = {*constants, *given}
-    found = match.put_in(model, tensors, layers, placing, how.match, placed, renamed, is_tied=tensors.is_tied or is_foreign)
+    found = match.put_in(
+        model, tensors, layers, placing, how.match, placed, renamed, is_tied=tensors.is_tied or is_foreign
+    )
     told = found.match
     told.constants, told.notes = constants, folded.notes
     told.misfits += folded.misfits + made.misfits + mixed

@@ -18,7 +18,6 @@ from onnxq.conversion.export_folder import KINDS, export_folder
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import BadModel
 from onnxq.recipe import Recipe
-from onnxq.errors import BadModel
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -194,3 +194,80 @@ def test_floats_that_go_nowhere_are_refused_where_a_weight_of_their_shape_gets_n
     assert next(choice for choice in done.plan if choice.node == "b").reason == (
         "not matched" if shape == (16, 16) else "not in the checkpoint"
     )
+
+
+def calling(folder: Path, text: str, own: dict[str, NDArray], calls: dict[str, str]) -> Path:
+    """As torch.onnx.export(dynamo=True) writes it: metadata tell what each node was called as, and in which module."""
+    model = tiny.model(text, own)
+    for node in model.graph.node:
+        module, call = calls.get(node.name, "|").split("|")
+        said = {"pkg.torch.onnx.name_scopes": f"['', '{module}', 'op']"}
+        said |= {"pkg.torch.onnx.fx_node": f"%op : call_function[target=torch.ops.aten.op]({call})"} if call else {}
+        node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=word) for key, word in said.items())
+    return tiny.save(model, folder)
+
+
+#: Nodes that read one constant, of which a call names the parameter, and what the checkpoint has for both.
+SHARED = {
+    "a literal": ("a|args = (%x, %p_s), kwargs = {}", "|args = (%h, 0.5), kwargs = {}", ["s"]),
+    "of a copy": ("a|args = (%x, %p_s), kwargs = {}", "|args = (%clone, 0.5), kwargs = {}", ["s"]),
+    "made of numbers": ("a|args = (%x, %p_s), kwargs = {}", "a|args = (%h, %full), kwargs = {}", ["s"]),
+    "parameters": ("|args = (%x, %p_s), kwargs = {}", "|args = (%h, %p_weight), kwargs = {}", ["s", "weight"]),
+    "of modules": ("m|args = (%x, %p_m_s)", "m|args = (%h, %p_m_weight)", ["m.s", "m.weight"]),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_what_a_call_was_given_tells_equal_constants_apart(tmp_path: Path, kind: str) -> None:
+    first, second, names = SHARED[kind]
+    text = """g (float[2,4] x) => (float[2,4] y) { [a] h = Mul(x, "S")  t = Tanh(h)  [b] y = Mul(t, "S") }"""
+    text = text.replace('"S"', f'"{names[0]}"')
+    half = np.full(4, 0.5, np.float32)
+    model = calling(tmp_path, text, {names[0]: half}, {"a": first, "b": second})
+    new = {name: normal(4, seed=i) for i, name in enumerate(names)}
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx", check=False)
+    x = normal(2, 4, seed=5)
+    wanted = np.tanh(x * new[names[0]]) * (new[names[1]] if len(names) > 1 else half)
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-6)
+    assert done.match.constants == names
+
+
+def test_a_norm_without_parameters_keeps_its_ones(tmp_path: Path) -> None:
+    """A BatchNorm that is not affine has statistics alone, ones and zeros before training as another's parameters."""
+    text = """g (float[N,4] x) => (float[N,4] y) {
+        [a] h = BatchNormalization(x, "a.running_var", "a.running_mean", "a.running_mean", "a.running_var")
+        [b] t = LayerNormalization(h, "c.weight")  [c] y = LayerNormalization(t, "c.weight", "c.bias")
+    }"""
+    parts = {"running_mean": np.zeros(4, np.float32), "running_var": np.ones(4, np.float32)}
+    own = {f"a.{part}": x for part, x in parts.items()} | {"c.weight": np.ones(4, np.float32)}
+    own["c.bias"] = np.zeros(4, np.float32)
+    model = calling(
+        tmp_path,
+        text,
+        own,
+        {
+            "a": "a|args = (%x, None, None, %b_a_running_mean, %b_a_running_var, False, 0.1, 1e-05), kwargs = {}",
+            "b": "b|args = (%h, [4], None, None, 1e-05, False), kwargs = {}",
+            "c": "c|args = (%t, [4], %p_c_weight, %p_c_bias, 1e-05, False), kwargs = {}",
+        },
+    )
+    new = {name: normal(4, seed=i) ** 2 + 0.5 for i, name in enumerate(own)}
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx", check=False)
+    x = normal(3, 4, seed=9)
+    wanted = (x - new["a.running_mean"]) / np.sqrt(new["a.running_var"] + 1e-5)
+    for scale, shift in ((1.0, 0.0), (new["c.weight"], new["c.bias"])):
+        wanted = wanted - wanted.mean(1, keepdims=True)
+        wanted = wanted / np.sqrt((wanted**2).mean(1, keepdims=True) + 1e-5) * scale + shift
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
+    assert not done.match.unused
+
+
+def test_a_parameter_is_told_by_its_own_name_before_what_others_are_called(tmp_path: Path) -> None:
+    """Where no call tells it: gamma is not weight, since a module has both, and what goes nowhere is said."""
+    text = (
+        """g (float[2,4] x) => (float[2,4] y) { [a] h = Mul(x, "m.gamma")  t = Tanh(h)  [b] y = Mul(t, "m.gamma") }"""
+    )
+    model = calling(tmp_path, text, {"m.gamma": np.ones(4, np.float32)}, {"a": "m|", "b": "m|"})
+    new = {f"m.{name}": normal(4, seed=i) for i, name in enumerate(("gamma", "weight"))}
+    with pytest.raises(BadModel, match=r"m\.weight goes nowhere"):
+        import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")

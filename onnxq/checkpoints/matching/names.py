@@ -103,6 +103,11 @@ class Renaming:
         made = (new + name.removeprefix(old) for old, new in self.pairs if name.startswith(old))
         return next((each for each in made if each in self._known), name)
 
+    def here(self, name: str) -> list[str]:
+        """What a name there may be in the model."""
+        made = (old + name.removeprefix(new) for old, new in self.pairs if name.startswith(new))
+        return [each for each in dict.fromkeys([name, *made]) if self(each) == name]
+
     def modules(self, name: str) -> list[str]:
         """What a module may be called there; "" is all of it."""
         own = f"{name}." if name else ""

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.checkpoints.matching.names import names_of
+from onnxq.checkpoints.matching.folded.told import Calls
+from onnxq.checkpoints.matching.names import Renaming, names_of
 from onnxq.model import graph
+from onnxq.model.graph import Names
 from onnxq.model.origin import module_of
 from onnxq.model.weights import MIN_ELEMENTS, Weight, weights_of
 
@@ -68,12 +70,12 @@ def are_words(rows: ir.Value | None) -> bool:
     return rows is not None and rows.is_graph_input() and "position" not in (rows.name or "")
 
 
-def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> None:
+def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming) -> None:
     """Make constants of copies of others by their names in the checkpoint: exporters keep equal ones once.
 
     Before training all norms are, and biases, and all of the layers that torch copies. What its exporters leave of each
-    but one is an Identity of that, or nothing but the module of the node that reads it. An Identity of a weight of
-    products may have lost its name.
+    but one is an Identity of that, or nothing but the module, or the call, of the node that reads it. An Identity of a
+    weight of products may have lost its name.
 
     Args:
         renamed: what a name of the model is in the checkpoint.
@@ -92,44 +94,56 @@ def part(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         made = graph.add_constant(node.graph, name, graph.lazily(tensor, lambda w: w))
         value.replace_all_uses_with(made)
         node.graph.remove(node, safe=True)
-    _part_by_module(model, tensors, renamed)
+    _part_by_readers(model, tensors, renamed)
 
 
 def _is_multiplied_by(value: ir.Value) -> bool:
     return any(graph.is_op(use.node, "MatMul", "Gemm") and use.idx == 1 for use in value.uses())
 
 
-def _part_by_module(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> None:
-    """Let each node read the constant of its own module where the checkpoint has a tensor for that."""
-    made: dict[str, ir.Value] = {}
+def _part_by_readers(model: ir.Model, tensors: Mapping[str, Any], renamed: Renaming) -> None:
+    """Let each node read the constant that its call, or its own module, has a tensor of the checkpoint for; a number of
+    the program that another call names as a parameter becomes one of its own, which keeps its value."""
+    calls, names, made = Calls(model, tensors, renamed, _PARTS), Names(model), dict[str, ir.Value]()
     readers = {value: len(value.uses()) for owner in graph.graphs(model) for value in owner.initializers.values()}
-    for node in graph.nodes(model):
-        module = module_of(node)
-        for index, value in enumerate(node.inputs if module else ()):
-            tensor = graph.constant(value)
-            words = (_part_of(node, index), "" if value is None else (value.name or "").rpartition(".")[2])
-            names = [f"{module}.{word}" for word in words if word]
-            name = next((each for each in names if renamed(each) in tensors), "")
-            found = tensors.get(renamed(name))
-            if value is None or tensor is None or getattr(found, "shape", None) != _shape(tensor):
-                continue
-            is_its_own = value.name == name or (renamed(value.name or "") in tensors and readers.get(value) == 1)
-            # An exporter folded something into a constant that no module has, such as 1 + the weight.
-            is_computed, owner = "." not in (value.name or ""), value.graph
-            if is_its_own or is_computed or not isinstance(owner, ir.Graph):
-                continue
-            if name in owner.initializers and name not in made:
-                continue
-            if name not in made:
-                made[name] = graph.add_constant(owner, name, graph.lazily(tensor, lambda w: w))
-            node.replace_input_with(index, made[name])
+    read = [(node, i, each) for node in graph.nodes(model) for i, each in enumerate(node.inputs) if each in readers]
+    known = {(node, i): calls.read(node, i) for node, i, value in read if readers[value] > 1}
+    claimed = {value for node, i, value in read if value.name in (known.get((node, i)) or ())}
+    for node, index, value in read:
+        tensor, owner = graph.constant(value), value.graph
+        if tensor is None or not isinstance(owner, ir.Graph):
+            continue
+        passed = known.get((node, index))
+        if passed is not None and value.name in passed:
+            continue
+        if passed == [] and value in claimed and tensor.dtype in graph.FLOATS:
+            own = graph.add_constant(owner, names.fresh("val"), graph.lazily(tensor, lambda w: w))
+            node.replace_input_with(index, own)
+            continue
+        name = passed[0] if passed and len(passed) == 1 else _name_by_module(node, index, value, tensors, renamed)
+        found = tensors.get(renamed(name))
+        if not name or getattr(found, "shape", None) != _shape(tensor):
+            continue
+        is_its_own = value.name == name or (renamed(value.name or "") in tensors and readers[value] == 1)
+        # An exporter folded something into a constant that no module has, such as 1 + the weight.
+        is_computed = "." not in (value.name or "") and not passed
+        if is_its_own or is_computed or (name in owner.initializers and name not in made):
+            continue
+        if name not in made:
+            made[name] = graph.add_constant(owner, name, graph.lazily(tensor, lambda w: w))
+        node.replace_input_with(index, made[name])
 
 
-def _part_of(node: ir.Node, index: int) -> str:
-    """What torch calls this input of the operator that a module is; "" if it is none of its numbers."""
-    if graph.is_op(node, "Add", "Mul"):
-        return "bias" if node.op_type == "Add" else "weight"
-    return _PARTS.get((node.op_type, index), "")
+def _name_by_module(
+    node: ir.Node, index: int, value: ir.Value, tensors: Mapping[str, Any], renamed: Callable[[str], str]
+) -> str:
+    """What the checkpoint may have for a constant in the module that reads it; "" if that has nothing."""
+    module, last = module_of(node), (value.name or "").rpartition(".")[2]
+    part = _PARTS.get((node.op_type, index), "")
+    guess = {"Add": "bias", "Mul": "weight"}.get(node.op_type, "") if not node.domain else ""
+    words = (part, last, guess)
+    names = [f"{module}.{word}" for word in words if word and module]
+    return next((each for each in names if renamed(each) in tensors), "")
 
 
 def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:

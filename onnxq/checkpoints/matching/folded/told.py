@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import onnx_ir as ir
 
+from onnxq.checkpoints.matching.names import Renaming
+from onnxq.model import graph
 from onnxq.model.origin import call_of, module_of
 
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
@@ -45,3 +49,71 @@ def epsilon(node: ir.Node) -> float | None:
     except ValueError:
         return None
     return value if 0 <= value < math.inf else None
+
+
+#: What is passed to a call, parameters, buffers and constants of modules by their names; operators that move numbers.
+_PASSED, _OF_MODULES = re.compile(r"%(\w+)"), re.compile(r"[pbc]_")
+_MOVES = re.compile(
+    r"(embedding|expand|repeat|tile|unsqueeze|squeeze|view|reshape|flatten|permute|transpose|t|slice|select|index"
+    r"|index_select|clone|contiguous|detach|alias|to|_to_copy)(_\w+)?$"
+)
+
+
+class Calls:
+    """What each node's constants are by the call that it was made of: parameters and buffers are passed by their names
+    (`%p_norm_weight`), and numbers that stand in the program as such, or not at all.
+
+    Args:
+        tensors: of the checkpoint.
+        parts: what torch calls inputs of operators, by these.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        tensors: Mapping[str, Any],
+        renamed: Renaming,
+        parts: Mapping[tuple[str, int], str],
+    ) -> None:
+        self._parts, self._ends = parts, tuple(f"_{part}" for part in dict.fromkeys(parts.values()))
+        self._shapes: dict[str, tuple[int, ...] | None] = {}
+        self._names: dict[str, str] = {}
+        for owner in graph.graphs(model):
+            for name, value in owner.initializers.items():
+                if (tensor := graph.constant(value)) is not None:
+                    self._know(name, tuple(tensor.shape.numpy()))
+        for source in tensors:
+            for name in renamed.here(source):
+                self._know(name, getattr(tensors[source], "shape", None))
+        made = [value for node in graph.nodes(model) for value in node.outputs]
+        self._made = {value.name for value in (*model.graph.inputs, *made)}
+
+    def _know(self, name: str, shape: tuple[int, ...] | None) -> None:
+        self._names.setdefault(_token(name), name)
+        self._shapes.setdefault(_token(name), shape)
+
+    def read(self, node: ir.Node, index: int) -> list[str] | None:
+        """Which parameters a constant input may be; none if it is one of the program. None: nothing tells it."""
+        passed = dict.fromkeys(_PASSED.findall(call_of(node).partition("](")[2]))
+        tensor = graph.constant(node.inputs[index])
+        if not passed or tensor is None:
+            return None
+        if graph.is_op(node, "InstanceNormalization") and "group_norm" in call_of(node):
+            return []  # whose own are behind it
+        shape, part = tuple(tensor.shape.numpy()), self._parts.get((node.op_type, index), "")
+        tokens = [name[2:] for name in passed if _OF_MODULES.match(name)]
+        found = [each for each in tokens if self._shapes.get(each, shape) in (shape, None)]
+        if part:
+            exact = [each for each in found if each.endswith(f"_{part}")]
+            found = exact or [each for each in found if not each.endswith(self._ends)]
+        if found:
+            return [self._names.get(each, "") for each in found]
+        others = [name for name in passed if not _OF_MODULES.match(name) and name not in self._made]
+        read = [value.name for value in node.inputs if value is not None and graph.constant(value) is None]
+        unknown = len(others) > sum(name not in passed for name in read)  # the rest is what goes through the model
+        return None if unknown and any(map(_MOVES.match, others)) else []
+
+
+def _token(name: str) -> str:
+    """What torch.export makes of a name."""
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
