@@ -14,7 +14,7 @@ import dataclasses
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,18 +96,21 @@ def open_folder_or_file(path: str | Path) -> Checkpoint:
     raise BadData(f"'{path}' is a folder without .safetensors, .gguf or .npz files")
 
 
-def without(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
-    """The checkpoint as if it had no tensors of these names, or patterns of names.
+def without(checkpoint: Checkpoint, names: Sequence[str], parts: Mapping[str, Collection[str]]) -> Checkpoint:
+    """The checkpoint as if it had no tensors of these names, or patterns of names (`*`, `?`).
+
+    Args:
+        parts: names of tensors that are several, and these.
 
     Raises:
         BadRecipe: it has none of one of them anyway.
     """
-    gone = set[str]()
+    gone, known = set[str](), list(dict.fromkeys([*checkpoint, *parts]))
     for name in names:
-        found = set(fnmatch.filter(checkpoint, name)) | ({name} & {*checkpoint})
+        found = {*fnmatch.filter(known, name.replace("[", "[[]"))}
         if not found:
             raise BadRecipe(f"'{checkpoint.path}' has no tensor called '{name}', which is to be left out")
-        gone |= found
+        gone = gone.union(found, *(parts.get(each, ()) for each in found))
     shards = {name: file for name, file in checkpoint.shards.items() if name not in gone}
     return dataclasses.replace(checkpoint, shards=shards)
 

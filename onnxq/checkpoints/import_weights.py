@@ -39,7 +39,7 @@ from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
-from onnxq.checkpoints.own_arrays import as_in_graph, without_tables
+from onnxq.checkpoints.own_arrays import as_in_graph, parts_of, without_tables
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe, listed
@@ -149,7 +149,8 @@ def import_weights(
         write.require_onnx(Path(output))
     guard.reads(path, checkpoint)
     progress.start("loading")
-    tensors = as_in_graph(without(open_folder_or_file(checkpoint), how.without))
+    tensors = as_in_graph(open_folder_or_file(checkpoint))
+    tensors = without(tensors, how.without, parts_of(tensors))
     layers = _layers(tensors, how)
     destination = Path(output) if output is not None else Path(f"{path.stem}.{_scheme(layers)}.onnx")
     guard.reads(*tensors.files)

@@ -45,6 +45,15 @@ def as_in_graph(checkpoint: Checkpoint) -> Checkpoint:
     return with_floats(checkpoint, floats, gone)
 
 
+def parts_of(checkpoint: Checkpoint) -> dict[str, list[str]]:
+    """The tensors that each array in codes is of."""
+    found = dict[str, list[str]]()
+    for file in {id(file): file for file in checkpoint.shards.values()}.values():
+        table = own_file.table_of(file, getattr(file, "metadata", {})) or {}
+        found |= {name: _parts(name, entry) for name, entry in table.items() if isinstance(entry, dict)}
+    return {name: parts for name, parts in found.items() if any(part in checkpoint for part in parts)}
+
+
 def with_floats(checkpoint: Checkpoint, floats: Mapping[str, Read], gone: set[str] | None = None) -> Checkpoint:
     """The checkpoint with arrays that are made when they are asked for, and without those of some names."""
     if not floats:

@@ -40,6 +40,7 @@ _DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
+    "C64": np.dtype("<c8"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
 }
@@ -69,9 +70,10 @@ def refuse_pickles(path: Path) -> None:
         raise BadData(f"'{path}' cannot be read: {error.strerror}") from None
     if is_of_torch:
         raise BadData(
-            f"'{path}' is a checkpoint of torch, a pickle that may run code as it is read: make a .safetensors of it, "
-            f"where you trust it, by safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), "
-            f"'{path.stem}.safetensors')"
+            f"'{path}' is a checkpoint of torch, a pickle that may run code as it is read: make a .safetensors of it "
+            f"where you trust it: w = torch.load('{path.name}', weights_only=True), w = w['model'] or the like where "
+            "the weights are in there beside others, and safetensors.torch.save_file({name: x.contiguous().clone() for "
+            f"name, x in w.items()}}, '{path.stem}.safetensors')"
         )
 
 
@@ -136,7 +138,8 @@ class Safetensors(Mapping[str, NDArray]):
     """The tensors of a safetensors file, mapped into memory and read-only.
 
     Raises:
-        BadData: the file is damaged, or of another kind.
+        BadData: the file is damaged, or of another kind; where only a tensor is of a type that numpy does not have,
+            when that is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,22 +165,25 @@ class Safetensors(Mapping[str, NDArray]):
         if both is not None:
             raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
 
-    def _entry(self, name: str, entry: schemas.SafetensorsEntry, room: int) -> tuple[np.dtype, tuple[int, ...], int]:
+    def _entry(
+        self, name: str, entry: schemas.SafetensorsEntry, room: int
+    ) -> tuple[np.dtype | str, tuple[int, ...], int]:
+        """(type, shape, where it begins); the word of a type that numpy does not have."""
         dtype, shape = _DTYPES.get(entry.dtype), tuple(entry.shape)
         begin, end = entry.data_offsets
         _require_name(self._path, name)
-        if dtype is None:
-            raise BadData(f"'{self._path}': tensor '{name}' is of type {entry.dtype}, which numpy does not have")
         if (
             not begin <= end <= room
-            or end - begin != math.prod(shape) * dtype.itemsize
+            or (dtype is not None and end - begin != math.prod(shape) * dtype.itemsize)
             or not array_limits.is_possible(shape)
         ):
             raise BadData(f"'{self._path}' is damaged: the bytes of tensor '{name}' are not those of its shape")
-        return dtype, shape, begin
+        return dtype or entry.dtype, shape, begin
 
     def __getitem__(self, name: str) -> NDArray:
         dtype, shape, begin = self._entries[name]
+        if isinstance(dtype, str):
+            raise BadData(f"'{self._path}': tensor '{name}' is of type {dtype}, which numpy does not have")
         if math.prod(shape) == 0:
             return np.zeros(shape, dtype)
         raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))

@@ -156,3 +156,23 @@ def test_what_the_model_has_once_for_two_is_told(tmp_path: Path, to: str) -> Non
     before = tiny.model(text.replace("g2", "g1"), own | {"g1": np.ones(64, np.float32)})
     with pytest.raises(BadModel, match="g2 goes nowhere"):
         import_weights(tiny.save(before, tmp_path, "before.onnx"), path, tmp_path / "q.onnx", options=EXACT)
+
+
+@pytest.mark.parametrize("to", ["safetensors", "npz", "gguf"])
+def test_arrays_are_left_out_by_the_names_that_messages_say(tmp_path: Path, to: str) -> None:
+    """Whether they are in codes, of a product or a kernel, or plain."""
+    text = """g (float[n, 64, 1] x) => (float[n, 64] y) {
+        k = Conv (x, "k.weight", "k.bias")  h = Flatten (k)  m = MatMul (h, "a.weight")  y = MatMul (m, "b.weight")
+    }"""
+    own = {f"{name}.weight": tiny.normal(64, 64, seed=i) for i, name in enumerate("ab")}
+    own |= {"k.weight": tiny.normal(64, 64, 1), "k.bias": tiny.normal(64)}
+    path = written(quantized(tmp_path, tiny.model(text, own), "int8"), to)
+    fewer = text.replace('k = Conv (x, "k.weight", "k.bias")  h = Flatten (k)  m', "h = Flatten (x)  m")
+    fewer = fewer.replace('MatMul (h, "a.weight")', "Relu (h)")
+    model = tiny.save(tiny.model(fewer, {"b.weight": own["b.weight"]}), tmp_path, "fewer.onnx")
+    with pytest.raises(BadModel):
+        import_weights(model, path, tmp_path / "q.onnx", options=EXACT)
+    names = ("a.weight", "k.weight", "k.bias")
+    options = ImportOptions(accuracy_level=0, without=names)
+    done = import_weights(model, path, tmp_path / "q.onnx", options=options)
+    assert not {*done.match.unused} - {"onnxq.json"} and not done.match.surplus

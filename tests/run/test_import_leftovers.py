@@ -193,7 +193,12 @@ def test_what_the_model_has_nothing_of_is_not_read(tmp_path: Path) -> None:
     model, kernel = exported(tmp_path, text, {"c.weight": normal(4, 4, 1)}, {"c": "c"}), normal(4, 4, 1, seed=1)
     new = {"c.weight": kernel, "c.bias": normal(4, seed=2), "norm.weight": normal(4, seed=3)}
     path, made = save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx"
-    for name, words in (("c.*s", "norm.weight goes nowhere"), ("norm.?eight", "c.bias goes"), ("d.*", "called 'd.*'")):
+    for name, words in (
+        ("[c].bias", "called '[c].bias'"),
+        ("c.*s", "norm.weight goes nowhere"),
+        ("norm.?eight", "c.bias goes"),
+        ("d.*", "called 'd.*'"),
+    ):
         with pytest.raises(OnnxqError, match=re.escape(words)):
             import_weights(model, path, made, options=ImportOptions(without=(name,)))
     words = ["import-weights", str(model), str(path), "-o", str(made), "--without", "c.b*", "--without", "norm.weight"]
@@ -237,6 +242,24 @@ def test_constants_that_callers_may_replace_get_the_checkpoint_s_too(tmp_path: P
     wanted = Session(exported(tmp_path, text, new, {})).run({"x": normal(1, 4, 6).reshape(*map(int, x.split(",")))})
     found = Session(done.output).run({"x": normal(1, 4, 6).reshape(*map(int, x.split(",")))})
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["C64", "F4", "rotary"])
+def test_numbers_that_no_model_has_here_do_not_keep_others_from_being_read(tmp_path: Path, kind: str) -> None:
+    """Rotary frequencies as complex numbers are buffers; others may be trained, and of some types numpy has none."""
+    text = """g (float[2,4] x) => (float[2,4] y) { [c] y = MatMul(x, "c.w") }"""
+    model, path = exported(tmp_path, text, {"c.w": normal(4, 4)}, {"c": "c"}), tmp_path / "w.safetensors"
+    angles = np.exp(1j * normal(4)) if kind == "rotary" else normal(4) + 1j * normal(4, seed=1)
+    save(path, {"c.w": normal(4, 4, seed=1), "c.turns": angles.astype(np.complex64)})
+    if kind == "F4":
+        path.write_bytes(path.read_bytes().replace(b'"C64"', b'"F_4"'))
+    if kind == "rotary":
+        assert import_weights(model, path, tmp_path / "q.onnx").match.unused == ["c.turns"]
+        return
+    words = "c.turns goes nowhere" if kind == "C64" else "type F_4, which numpy does not have"
+    with pytest.raises(OnnxqError, match=words):
+        import_weights(model, path, tmp_path / "q.onnx")
+    import_weights(model, path, tmp_path / "q.onnx", options=ImportOptions(without=("c.turns",)))
 
 
 PERMUTED = """g (float[2,8] x) => (float[2,8] y) { [a] h = MatMul(x, "a.w")  y = Gather <axis = 1> (h, ORDER) }"""

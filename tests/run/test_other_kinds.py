@@ -147,7 +147,9 @@ def test_a_checkpoint_of_torch_is_not_unpickled(kind: str, command: str, tmp_pat
     done = CliRunner().invoke(main, [command, *map(str, words)])
     assert done.exit_code == 1 and "damaged" not in done.stderr
     assert "a pickle that may run code" in done.stderr
-    assert "save_file(torch.load('real.pt', weights_only=True), 'real.safetensors')" in done.stderr
+    words = " ".join(done.stderr.split())  # what shares memory is refused by that as it is
+    assert "w = torch.load('real.pt', weights_only=True), w = w['model'] or the like" in words
+    assert "save_file({name: x.contiguous().clone() for name, x in w.items()}, 'real.safetensors')" in words
 
 
 def test_a_header_that_is_as_long_as_a_pickle_begins_is_read(tmp_path: Path) -> None:

@@ -147,8 +147,11 @@ def _hash(x: NDArray) -> bytes:
 
 def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
     """Whether its loss changes something."""
+    x = tensors[name]
+    if x.dtype.kind == "c":  # but for rotary frequencies, each on the circle
+        return not np.allclose(np.abs(x), 1)
     try:
-        x = real(name, tensors[name]).astype(np.float32)
+        x = real(name, x).astype(np.float32)
     except BadModel:  # masks with infinity
         return False
     is_plain = not x.any() or (_is_vector(x.shape) and bool((x == 1).all()))
@@ -156,7 +159,8 @@ def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
 
 
 def _is_floats(found: Any) -> bool:
-    return isinstance(found, np.ndarray) and found.dtype.kind in "fV" and bool(found.size)
+    """Complex ones too."""
+    return isinstance(found, np.ndarray) and found.dtype.kind in "fVc" and bool(found.size)
 
 
 def _is_vector(shape: Sequence[int]) -> bool:

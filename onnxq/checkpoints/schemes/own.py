@@ -37,6 +37,8 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
                 tensors = (*own_file.parts_of(name, entry), f"{layer}.bias")
             except BadData:
                 tensors = (f"{name}.codes",)
+            if not any(each in checkpoint for each in tensors):  # it was asked to be left out
+                continue
             yield Layer(layer, "onnxq", tensors, functools.partial(_open, checkpoint, name, entry))
 
 
