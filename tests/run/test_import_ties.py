@@ -196,13 +196,16 @@ def test_floats_that_go_nowhere_are_refused_where_a_weight_of_their_shape_gets_n
     )
 
 
-def calling(folder: Path, text: str, own: dict[str, NDArray], calls: dict[str, str]) -> Path:
+def calling(folder: Path, text: str, own: dict[str, NDArray], calls: dict[str, str], op: str = "op") -> Path:
     """As torch.onnx.export(dynamo=True) writes it: metadata tell what each node was called as, and in which module."""
     model = tiny.model(text, own)
     for node in model.graph.node:
         module, call = calls.get(node.name, "|").split("|")
         said = {"pkg.torch.onnx.name_scopes": f"['', '{module}', 'op']"}
-        said |= {"pkg.torch.onnx.fx_node": f"%op : call_function[target=torch.ops.aten.op]({call})"} if call else {}
+        called = op if node.name != "d" else "instance_norm"
+        said |= (
+            {"pkg.torch.onnx.fx_node": f"%n : call_function[target=torch.ops.aten.{called}]({call})"} if call else {}
+        )
         node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=word) for key, word in said.items())
     return tiny.save(model, folder)
 
@@ -271,3 +274,42 @@ def test_a_parameter_is_told_by_its_own_name_before_what_others_are_called(tmp_p
     new = {f"m.{name}": normal(4, seed=i) for i, name in enumerate(("gamma", "weight"))}
     with pytest.raises(BadModel, match=r"m\.weight goes nowhere"):
         import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")
+
+
+def test_squares_that_an_exporter_turned_are_not_what_was_passed(tmp_path: Path) -> None:
+    """A module that runs twice, whose weight lies as [inputs, outputs] in the file, without its name."""
+    text = """g (float[2,4] x) => (float[2,4] y) { [a] h = MatMul(x, val_0)  t = Tanh(h)  [b] y = MatMul(t, val_0) }"""
+    call = "m|args = (%x, %p_m_weight), kwargs = {}"
+    model = calling(tmp_path, text, {"val_0": normal(4, 4)}, {"a": call, "b": call})
+    w, x = normal(4, 4, seed=1), normal(2, 4, seed=2)
+    done = import_weights(model, save(tmp_path / "w.safetensors", {"m.weight": w}), tmp_path / "q.onnx", check=False)
+    wanted = np.tanh(x @ w.T) @ w.T
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["4,1", "4,1,1"])
+def test_a_norm_of_groups_of_one_channel_keeps_the_ones_in_it(tmp_path: Path, shape: str) -> None:
+    """Which are another norm's before training; its own parameters are behind it, with no Reshape between."""
+    size, text = (
+        shape.replace("4,", "5,"),
+        """g (float[1,4,SIZE] x) => (float[1,4,SIZE] y) {
+        [a] h = InstanceNormalization(x, "o.weight", "o.bias")  [b] s = Mul(h, val_1)  [c] t = Add(s, val_2)
+        [d] y = InstanceNormalization(t, "o.weight", "o.bias")
+    }""",
+    )
+    blank = {"weight": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
+    own = {f"o.{part}": x for part, x in blank.items()}
+    own |= {f"val_{i}": x.reshape([int(n) for n in shape.split(",")]) for i, x in enumerate(blank.values(), 1)}
+    calls = dict.fromkeys("abc", "g|args = (%x, 4, %p_g_weight, %p_g_bias, 1e-05, False), kwargs = {}")
+    calls["d"] = "o|args = (%t, %p_o_weight, %p_o_bias, None, None, True, 0.1, 1e-05, False), kwargs = {}"
+    model = calling(tmp_path, text.replace("SIZE", size), own, calls, op="group_norm")
+    new = {f"{name}.{part}": normal(4, seed=len(part) + i) for i, name in enumerate("go") for part in blank}
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx", check=False)
+    x = wanted = normal(1, 4, *map(int, size.split(",")), seed=9)
+    axes, as_channels = tuple(range(2, x.ndim)), (4, *[1] * (x.ndim - 2))
+    for name in "go":
+        wanted = wanted - wanted.mean(axes, keepdims=True)
+        wanted = wanted / np.sqrt((wanted**2).mean(axes, keepdims=True) + 1e-5)
+        wanted = wanted * new[f"{name}.weight"].reshape(as_channels) + new[f"{name}.bias"].reshape(as_channels)
+    np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
+    assert not done.match.unused

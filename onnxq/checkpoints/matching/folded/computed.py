@@ -99,7 +99,7 @@ def _part_of_group_norm(node: ir.Node) -> str:
     if not graph.is_op(node, "Mul"):
         return ""
     shaped = [maker.inputs[0].producer() for maker in makers if graph.is_op(maker, "Reshape") and maker.inputs[0]]
-    is_behind = any(maker is not None and graph.is_op(maker, "InstanceNormalization") for maker in shaped)
+    is_behind = any(graph.is_op(maker, "InstanceNormalization") for maker in (*makers, *shaped))
     return "weight" if is_behind else ""
 
 

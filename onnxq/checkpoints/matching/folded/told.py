@@ -96,8 +96,8 @@ class Calls:
         """Which parameters a constant input may be; none if it is one of the program. None: nothing tells it."""
         passed = dict.fromkeys(_PASSED.findall(call_of(node).partition("](")[2]))
         tensor = graph.constant(node.inputs[index])
-        if not passed or tensor is None:
-            return None
+        if not passed or tensor is None or (graph.is_op(node, "MatMul", "Gemm") and index < 2):
+            return None  # matrices of products need not lie as they were passed
         if graph.is_op(node, "InstanceNormalization") and "group_norm" in call_of(node):
             return []  # whose own are behind it
         shape, part = tuple(tensor.shape.numpy()), self._parts.get((node.op_type, index), "")
