@@ -212,6 +212,8 @@ def test_bounds_are_kept_by_arithmetic() -> None:
         assert_within(spans.absolute(spanned[0]), np.abs(x))
         assert_within(spans.negated(spanned[0]), -x)
         assert_within(spans.total(spanned[0]), np.cumsum(x))
+        assert_within(spans.total(spanned[0], x.size), np.cumsum(x))
+        assert_within(spans.exponential(spanned[0]), np.exp(x))
         assert_within(spans.clipped(*spanned, spanned[1]), np.clip(x, *b))
         if (y != 0).all():
             assert_within(spans.divided(*spanned, whole=False), x / y)

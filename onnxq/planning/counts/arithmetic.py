@@ -43,8 +43,8 @@ def computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
         return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
     if op in SUMS:
         return spans.total(a)
-    if op in ("Conv", "ConvTranspose", "MatMul") and (kernels := kernels_of(node)):
-        kernel, products = kernels[0], spans.multiplied(*read[:2])
+    if op in ("Conv", "ConvTranspose", "MatMul") and len(read) > 1 and (kernels := kernels_of(node)):
+        kernel, products = kernels[0], spans.multiplied(read[0], read[1])
         found = spans.total(products, kernel.elements // kernel.shape[kernel.role.channel])
         return functools.reduce(spans.added, read[2:], found)
     return _arithmetic(node, read, whole=not is_float)

@@ -91,7 +91,7 @@ def uses_in(nodes: list[ir.Node], types: Types) -> Uses:
         if not links:
             break
     for node in reversed(nodes):
-        is_truth = _makes_truths(node, types) and _masks(numbers_of(node)[0], found, types)
+        is_truth = _makes_truths(node, types) and all(_masks(value, found, types) for value in numbers_of(node))
         if is_truth or _hides(node) or (_keeps_switches(node) and node.outputs[0] in found.switches):
             found.switches.update(value for value in numbers_of(node) if graph.constant(value) is None)
     return found
@@ -103,7 +103,7 @@ def _add_steps(node: ir.Node, found: Uses, types: Types) -> None:
     if op in TURNS:
         found.turned.update(numbers)
     if op in STEPS or op in _PLACES or (to is not None and to.is_integer()):
-        steps = [node.inputs[_PLACES[op]]] if op in _PLACES else numbers
+        steps = node.inputs[_PLACES[op] :][:1] if op in _PLACES else numbers
         found.stepped.update(value for value in steps if value and types.of(value).dtype in graph.FLOATS)
     if (op in CARRIES or to in graph.FLOATS) and not is_layer(node):
         for made in node.outputs:
