@@ -6,7 +6,7 @@ Evidence, the strongest first:
     2. the longest end of dotted names that both share, with a number or two words in it
     3. the same numbers and the same role: q_proj, attn_q and query; of one shape
     4. nothing else that is left has this shape
-    5. as many layers as products of this shape are left: in order of the file, and of execution
+    5. as many layers as products of this shape are left: in order of their names, and of execution
 
 All of it are proposals: `match.py` compares numbers before it takes one.
 """
