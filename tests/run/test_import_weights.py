@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_model(tmp_path: Path, model: Path) -> None:
         (struct.pack("<Q", 2) + b"[]", "its header does not describe tensors"),
         (struct.pack("<Q", 9) + b'{"a": 12}', "its header does not describe tensors"),
         (struct.pack("<Q", 56) + b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0, 8]}} ', "is damaged"),
-        (struct.pack("<Q", 55) + b'{"a":{"dtype":"F1","shape":[2],"data_offsets":[0, 8]}} ' + bytes(8), "is of type F1"),
+        (struct.pack("<Q", 55) + b'{"a":{"dtype":"F1","shape":[2],"data_offsets":[0, 8]}} 01234567', "is of type F1"),
         (b"PK\x05\x06" + b"\x00" * 18 + b"x", "no weight"),
     ],
     ids=["empty", "zeros", "long", "list", "number", "cut", "type", "zip"],
