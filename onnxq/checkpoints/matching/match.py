@@ -212,14 +212,7 @@ class _Work:
         form = error = None
         if not stored.is_float:
             choice, form, error = put.place(weight, stored, self.how)
-        if stored.bias is not None and node.op_type != "Gather" and stored.bias[0] not in self.placed:
-            # Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs.
-            is_read = layer.scheme != FLOATS or biases.is_read(weight, n, self.placed)
-            self.biased[layer.name] = self.biased.get(layer.name, False) or is_read
-            if is_read:
-                biases.put_bias(weight, *stored.bias, n, self.names, rows)
-            elif told.had_none(node):
-                self.match.unread += _biases(layer)
+        self._put_bias(weight, layer, stored, rows)
         if form is None:
             tensor: ir.TensorProtocol = put.floats(weight, lambda: _rows_of(stored.floats(), rows))
         else:
@@ -254,6 +247,18 @@ class _Work:
         if error is not None:
             was = "" if stored.format is None else f"{stored.format.name} as "
             self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
+
+    def _put_bias(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
+        """Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs."""
+        if stored.bias is None or weight.node.op_type == "Gather" or stored.bias[0] in self.placed:
+            return
+        columns = put.sizes(weight)[0]
+        is_read = layer.scheme != FLOATS or biases.is_read(weight, columns, self.placed)
+        self.biased[layer.name] = self.biased.get(layer.name, False) or is_read
+        if is_read:
+            biases.put_bias(weight, *stored.bias, columns, self.names, rows)
+        elif told.had_none(weight.node):
+            self.match.unread += _biases(layer)
 
 
 def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> list[Layer]:
