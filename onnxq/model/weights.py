@@ -167,7 +167,7 @@ def are_waves(table: Weight) -> bool:
     behind add up to the same multiple of the one between them."""
     rows = table.tensor.numpy()[-16:] if table.shape[0] < 24 else table.tensor.numpy()[8:24]  # past rows for padding
     w = rows.astype(np.float64)
-    if len(w) < 8 or w.ndim != 2 or not np.isfinite(w).all():
+    if len(w) < 8 or w.ndim != 2 or not np.isfinite(w).all() or not w.any():
         return False
     here, beside = w[1:-1], w[:-2] + w[2:]
     factors = (here * beside).sum(axis=0) / np.maximum((here * here).sum(axis=0), np.finfo(np.float64).tiny)

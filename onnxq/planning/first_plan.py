@@ -122,7 +122,8 @@ def _growing(model: ir.Model, choices: dict[str, Choice], types: Types) -> dict[
     growing = growing_in(model, types) if static else set()
     nodes = [node for node in graph.nodes(model) if node.name in static]
     lost = [node.name or "" for node in nodes if int8_regions.touches(node, growing, regions=False)]
-    return {name: in_float(choices[name], f"{GROWS}: unpacked when the model loads") for name in lost}
+    reason = f"{GROWS}: unpacked when the model loads"
+    return {name: in_float(choices[name], reason) for name in lost}
 
 
 def _in_several_graphs(values: Iterable[ir.Value]) -> set[ir.Value]:
