@@ -68,15 +68,6 @@ TRAINED: dict[str, tuple[list[str], dict[str, NDArray], str]] = {
     "a copy": (["c.weight"], {"c.old": "c.weight"}, ""),  # type: ignore[dict-item]
     "frequencies": (["layers.0.q.weight"], {"layers.0.rotary.inv_freq": 10.0 ** -np.arange(8)}, ""),
     "a mask with infinity": (["a.weight"], {"a.mask": np.triu(np.full((9, 9), -np.inf))}, ""),
-    "a table of places": (["a.weight"], {"pos.table": MATRIX}, r"^pos\.table goes nowhere"),
-    "a mixture of operators": (["stem.0.weight"], {"alphas": MATRIX}, "^alphas goes nowhere"),
-    "a table of another part": (["image.fc.weight"], {"places": MATRIX, "text.fc.weight": MATRIX}, ""),
-    "a table in a part that the model lacks": (
-        ["image.fc.weight"],
-        {"text.places": MATRIX, "text.fc.weight": MATRIX},
-        "",
-    ),
-    "a head without a bias": (["body.fc.weight"], {"head.weight": MATRIX}, ""),
     "a token of training": (["e.cls_token"], {"e.mask_token": VECTOR}, ""),
     "weights of a loss": (["fc.weight"], {"criterion.weight": VECTOR}, ""),
     "a scale of activations": (["fc.weight"], {"fc.input_scale": NUMBER}, ""),

@@ -3,9 +3,7 @@ stands around them. Exporters leave out zeros and ones, merge equal modules, and
 
     1. Its own module has a tensor that was used: the bias of a weight, an adapter of a matrix.
     2. It is of a BatchNorm, frozen or not, and the module around that has something that was used.
-    3. It is a matrix with a name of its own, as no layer has, and the module around that (its own, if there are others
-       in that) has something that was used, and lacks no layer: a table of places, mixtures of operators.
-    4. It is a vector or a number, its module has no matrix that went nowhere too, and it is in a block with a number
+    3. It is a vector or a number, its module has no matrix that went nowhere too, and it is in a block with a number
        (`layers.3.`) of which something was used, or the module around that (its own, if there are others in that) has
        used tensors, itself or in a module that has no others in it.
 
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.batchnorms import EXPORT, words_of
 from onnxq.checkpoints.matching.names import MOST_LAST
-from onnxq.checkpoints.matching.parameters import WORDS, is_of_buffers
+from onnxq.checkpoints.matching.parameters import is_of_buffers
 from onnxq.checkpoints.stored import key, real
 from onnxq.errors import BadModel, listed
 
@@ -104,13 +102,10 @@ class _Around:
         self._matrices = {_module(name) for name in lost if not _is_vector(self._shapes[name])}
         below = {each for module in self._matrices for each in [module, *_around(module)]} - self._used_below
         self._without_parts = {_module(module) for module in below if module}
-        weights = {_module(name) for name in lost if name.rpartition(".")[2] in WORDS}
-        below = {each for module in weights for each in [module, *_around(module)]} - self._used_below
-        self._without_layers = {_module(module) for module in below if module}
         self.norms = {module for module in modules if all(key(module, each) in tensors for each in _STATISTICS)}
 
     def miss(self, name: str) -> bool:
-        """Whether a tensor that went nowhere should not have done that, by rules 1 to 4."""
+        """Whether a tensor that went nowhere should not have done that, by rules 1 to 3."""
         if name not in self._shapes:
             return False
         module, is_vector = _module(name), _is_vector(self._shapes[name])
@@ -124,8 +119,6 @@ class _Around:
         if module in self.norms and _module(module) in self._used_below:
             return True
         holder = module if is_container else _module(module)
-        if not is_vector and name.rpartition(".")[2] not in WORDS:
-            return holder in self._used_below and not {module, holder} & self._without_layers
         is_numbered = any(each in self._used_below for each in [module, *_around(module)] if _is_numbered(each))
         return is_vector and module not in self._matrices and (is_numbered or holder in self._used_near)
 
