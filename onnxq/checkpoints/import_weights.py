@@ -242,18 +242,15 @@ def _put_in(
     if made.told:
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
-    gone = [name for name in told.unused if name not in told.unread]
-    left = stayed.beside(tensors, gone, is_foreign=is_foreign)
+    left = stayed.beside(tensors, told.unused, is_foreign=is_foreign)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
     if not is_foreign:
         known = left.same.union(left.lost)
-        doubtful = modules.doubts(tensors, [name for name in gone if name not in known], left.old)
+        doubtful = modules.doubts(tensors, [name for name in told.unused if name not in known], left.old)
         told.misfits += doubtful.values()
         if is_whole and not _are_added(told, how):
             shaped = {source for name in told.bare for source in (name, renamed(name)) if source in told.unused}
-            told.misfits += leftovers.vanished(
-                tensors, told.unused, known.union(told.unread, doubtful, folded.withheld, shaped)
-            )
+            told.misfits += leftovers.vanished(tensors, told.unused, known.union(doubtful, folded.withheld, shaped))
     _name_shapes(told, own, tensors, renamed)
     return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 

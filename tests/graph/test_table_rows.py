@@ -108,7 +108,7 @@ def test_an_id_is_told_by_its_name(tmp_path: Path, header: str) -> None:
     assert sample["x"].tolist() == [[rows[0][name] for name in "pqr"]]
 
 
-@pytest.mark.parametrize("header", ["p,q,label", "id,p,q", "user_id,item_id,q,label", "p,q,r,label"])
+@pytest.mark.parametrize("header", ["p,q,label", "id,p,q", "user_id,item_id,q,label", "p,q,r,fine_label"])
 def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path, header: str) -> None:
     (sample, *_) = open_data(csv_of(rows_of(header), tmp_path / "t.csv"), ROW)
     assert sample["x"].tolist() == [[1, 2, 3]]
@@ -119,6 +119,9 @@ def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path,
     [
         ("name,p,q,label", "whether 'label' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
         ("id,name,p,q", "whether 'id' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
+        ("id,name,p,q,r", "whether 'r' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
+        ("Survived,Pclass,p,q", r"has 4 columns of numbers \(Survived, Pclass, p, q\), 'x' takes 3"),
+        ("p,q,r,target_temp", r"has 4 columns of numbers \(p, q, r, target_temp\), 'x' takes 3"),
         ("id,p,q,label", r"has 4 columns of numbers \(id, p, q, label\), 'x' takes 3: leave out the others"),
         ("x,y,z,id", r"has 4 columns of numbers \(x, y, z, id\), 'points' takes 3"),
         (

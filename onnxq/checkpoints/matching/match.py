@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure, ties
-from onnxq.checkpoints.matching.folded import biases, told
+from onnxq.checkpoints.matching.folded import biases
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
@@ -38,7 +38,6 @@ class Match:
         surplus: layers of the checkpoint that the model has no product for.
         misfits: sentences about tensors that do not fit.
         unused: other tensors of the checkpoint.
-        unread: those of them that the model does not read, as its exporter says.
         lost: those of them that are floats of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
         bare: other parameters of the model that were given nothing: products by module or node, and constants.
@@ -56,7 +55,6 @@ class Match:
     surplus: list[str] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
@@ -249,7 +247,10 @@ class _Work:
             self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
 
     def _put_bias(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
-        """Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs."""
+        """Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs.
+
+        Where neither the model nor the call has one, another call may have added zeros: it goes nowhere then.
+        """
         if stored.bias is None or weight.node.op_type == "Gather" or stored.bias[0] in self.placed:
             return
         columns = put.sizes(weight)[0]
@@ -257,8 +258,6 @@ class _Work:
         self.biased[layer.name] = self.biased.get(layer.name, False) or is_read
         if is_read:
             biases.put_bias(weight, *stored.bias, columns, self.names, rows)
-        elif told.had_none(weight.node):
-            self.match.unread += _biases(layer)
 
 
 def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> list[Layer]:

@@ -19,7 +19,9 @@ from onnxq.runtime.session import Input
 from onnxq.samples.tables.table import BATCH, batches, is_empty, is_text, number_in
 
 _NUMBERS = re.compile(r"u?int\d|float|double|halffloat|bool|decimal")
-_ANSWER = re.compile("label|target|class|^y$", re.IGNORECASE)
+_ANSWER = re.compile("label|target|class|y", re.IGNORECASE)
+#: What may be one where none is called so: `fine_label`, and neither `Pclass` nor `target_temp`.
+_LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)")
 #: Of rows, some as pandas writes them.
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: Rows by which texts are told from numbers with marks among them; and characters of a word that is no number.
@@ -46,7 +48,8 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     if not isinstance(width, int):
         left_out = {*answers, *(name for name in ids if name in mixed)}
         return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
-    row = _without(numbers, answers or [name for name in numbers if _ANSWER.search(name)], ids, len(numbers) - width)
+    answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name)]
+    row = _without(numbers, answers, ids, len(numbers) - width)
     if row is None:
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
@@ -56,6 +59,8 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     is_place = {"x", "y"} <= {name.lower() for name in row}  # where y is no answer
     doubtful = [name for name in (*answers, *ids) if name in row and not (is_place and name.lower() == "y")]
     others = [name for name in types if name not in numbers]
+    if not doubtful and len(row) < len(numbers) and {*ids} - {*row} and not answers:
+        doubtful = [row[-1]]  # without the id as many as the model takes, of which one may be the answer
     if doubtful and others:
         raise BadData(
             f"'{file}': whether '{doubtful[0]}' is one of the {width} numbers that '{i.name}' takes, or "

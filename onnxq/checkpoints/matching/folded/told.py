@@ -23,7 +23,6 @@ from onnxq.model.origin import call_of, module_of
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
 _OF_PARAMETERS = re.compile(r"batch_norm[\w.]*\]\(args = \(%\w+, (?:%p_\w+|None), (?:%p_\w+|None), %b_\w+, %b_\w+,")
 _WITH_BIAS = re.compile(r"(conv\w*|linear)[\w.]*\]\(args = \(%\w+, %p_\w+, %p_\w+[,)]|addmm[\w.]*\]\(args = \(%p_\w+, ")
-_WITHOUT = re.compile(r"linear[\w.]*\]\(args = \(%\w+, %\w+\)|(matmul|bmm|mm|einsum)[\w.]*\]\(args = ")
 
 
 def module(node: ir.Node) -> str:
@@ -34,11 +33,6 @@ def module(node: ir.Node) -> str:
 def had_bias(node: ir.Node) -> bool:
     """Whether what is now this convolution or product had a parameter as its bias."""
     return bool(_WITH_BIAS.search(call_of(node)))
-
-
-def had_none(node: ir.Node) -> bool:
-    """Whether what is now this product had no bias, whatever the module has whose weight it reads."""
-    return bool(_WITHOUT.search(call_of(node)))
 
 
 def epsilon(node: ir.Node) -> float | None:
