@@ -42,12 +42,20 @@ CASES = {
     "counted": ("a = Cast<to = 1>(m) y = CumSum(a, one)", True),
     "length": ("a = Cast<to = 1>(m) y = ReduceSum<keepdims = 1>(a, last)", True),
     "ones": ("s = Shape(x) o = ConstantOfShape(s) y = CumSum(o, one)", True),
+    "those-that-are-not": ("a = Cast<to = 1>(m) b = Sub(half, a) y = ReduceSum<keepdims = 1>(b, last)", True),
+    "clipped-to-the-image": (PLACES + "y = Clip(p, half, l)", True),
+    "chosen": (
+        PLACES + "b = Greater(l, half) q = If(b) <then_branch = t () => (float[S] ty) { ty = Identity(p) }, "
+        "else_branch = e () => (float[S] ey) { ey = Neg(p) }> y = Mul(q, half)",
+        True,
+    ),
     # between bounds that are known
     "share": (PLACES + "y = Div(p, l)", False),
     "share-by-a-step": (PLACES + "q = Reciprocal(l) a = Mul(p, q) y = Add(x, a)", False),
     "share-of-an-area": (PLACES + "a = Mul(l, l) b = Div(p, a) y = Mul(b, l)", False),
     "up-to": (PLACES + "y = Min(p, most)", False),
     "clipped": (PLACES + "y = Clip(p, half, most)", False),
+    "clipped-above": (PLACES + "y = Clip(p, , most)", False),
     "turned": (PLACES + "y = Sin(p)", False),
     "normalized": (PLACES + "a = Add(x, c) y = LayerNormalization(a, some)", False),
     "normalized-in-parts": (

@@ -95,7 +95,7 @@ def test_only_as_many_samples_run_as_tell_a_mean(
     monkeypatch.setattr(correct_biases, "runner", watched)
     job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", data)
     assert biases_corrected(job, job.plan, NO_RANGES).notes
-    assert len(seen) == len({*seen}) == wanted
+    assert len(seen) - 1 == len({*seen}) == wanted  # the first one tells how many rows a sample has
     assert min(seen) <= 1 and max(seen) >= 48
 
 

@@ -11,6 +11,7 @@ with means that samples tell in the place of those of a normalization.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -31,7 +32,7 @@ from onnxq.model.layer_inputs import ROWS, LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.encodings import encodings
 from onnxq.plan import Method, Plan
-from onnxq.runtime.session import Session
+from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import Data
 from onnxq.summaries.gram import finite_rows
 from onnxq.summaries.ranges import NO_RANGES, Ranges
@@ -166,13 +167,21 @@ def _seen(job: Job, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]]) -
                 if seen.value in values:
                     found[name].add(getattr(found[name], kind), seen.rows(values[seen.value], like))
 
-    parts = max(1, samples.count // FEW)
-    for number in range(1, parts + 1):  # each of samples from everywhere in the data
-        add(samples.shard(number, parts), "fitted", min(samples.count, FEW))
-        if all(errors.fitted and errors.fitted[0] >= ROWS for errors in found.values()):
-            break
+    fewer = samples.shard(1, _stride(samples, layers, next(run(itertools.islice(samples, 1)), {})))
+    add(fewer, "fitted", fewer.count)
     add(held_back, "held_back", samples.count)
     return found
+
+
+def _stride(samples: Data, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]], first: Feed) -> int:
+    """Every how many-th sample is enough for all layers.
+
+    Args:
+        first: what they read in one run.
+    """
+    seen = [each for _, each, _ in layers.values()]
+    rows = [len(each.rows(first[each.value], FEW)) if each.value in first else 1 for each in seen]
+    return max(1, samples.count // max(FEW, -(-ROWS // max(1, min(rows)))))
 
 
 def _error(weight: Weight, seen: LayerInput, encoding: Encoding) -> NDArray[np.float32]:

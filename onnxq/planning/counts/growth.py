@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.types import Types
+from onnxq.planning.counts import bodies
 from onnxq.planning.counts.uses import CHOOSES, MOVES, numbers_of
 
 #: Why what computes with them stays in float.
@@ -24,6 +25,10 @@ _KEEPS = frozenset(
 _JOINS = frozenset({"Add", "Gemm", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
 _PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
 _SUMS = frozenset({"CumSum", "ReduceSum"})
+#: Of models with subgraphs: into them, out of them, and out of those around them.
+WALKS = 3
+#: Nodes that are followed to what a sum counts.
+_FAR = 8
 
 
 def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
@@ -37,10 +42,13 @@ def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
     Args:
         types: of the model's values.
     """
-    powers = _Powers(types)
-    for node in graph.nodes(model):
-        if node.domain == "" and node.outputs and not graph.has_body(node):
-            powers.visit(node)
+    powers, nodes = _Powers(types), list(graph.nodes(model))
+    for _ in range(WALKS if any(map(graph.has_body, nodes)) else 1):
+        for node in nodes:
+            if graph.has_body(node):
+                powers.enter(node)
+            elif node.domain == "" and node.outputs:
+                powers.visit(node)
     return {value for value, power in powers.found.items() if power > 0}
 
 
@@ -55,7 +63,7 @@ class _Powers:
     def visit(self, node: ir.Node) -> None:
         op, numbers = node.op_type, numbers_of(node)
         numbers = numbers[:1] if op in _KEEPS else numbers
-        if op in ("Shape", "Size", "NonZero", "ConstantOfShape"):
+        if op in ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "ConstantOfShape"):
             is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
         else:
             is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in numbers)
@@ -66,13 +74,26 @@ class _Powers:
             self.found.update(dict.fromkeys(node.outputs, power))
             self.of_sizes.update(node.outputs if is_of_sizes else ())
 
+    def enter(self, node: ir.Node) -> None:
+        """What goes into subgraphs, and what is known by now of what comes out; turns are counted."""
+        for link in bodies.all_links(node):
+            if link.before in self.found:
+                self.found[link.after] = max(self.found.get(link.after, 0.0), self.found[link.before])
+            if link.before in self.of_sizes:
+                self.of_sizes.add(link.after)
+        if graph.is_op(node, "Loop") and graph.constant(node.inputs[0]) is None:
+            for body in graph.bodies(node):
+                self.found[body.inputs[0]] = 1.0
+                self.of_sizes.add(body.inputs[0])
+
     def _power(self, node: ir.Node, numbers: list[ir.Value]) -> float:
         op, read = node.op_type, [self.found.get(value, 0.0) for value in numbers]
         if not read:
             return 0.0
         if op == "Clip":
-            is_bounded = len([value for value in node.inputs[1:] if value is not None]) > 1 or "max" in node.attributes
-            return 0.0 if is_bounded else read[0]
+            most = node.inputs[2] if len(node.inputs) > 2 else None
+            is_bounded = most is not None or "max" in node.attributes
+            return min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]
         if op in _SUMS:
             return read[0] + (self._is_counted(numbers[0]) and self._is_open(node))
         if op in _KEEPS:
@@ -95,14 +116,19 @@ class _Powers:
             case _:
                 return 0.0
 
-    def _is_counted(self, value: ir.Value | None) -> bool:
+    def _is_counted(self, value: ir.Value | None, far: int = _FAR) -> bool:
         """Whether sums of it count something: truth values, or what is computed of sizes."""
-        while value is not None and value not in self.of_sizes:
-            maker, dtype = value.producer(), value.dtype or self.types.of(value).dtype
-            if dtype is not None and dtype not in graph.FLOATS:
-                return True
-            value = maker.inputs[0] if maker is not None and maker.op_type in ("Cast", *MOVES) else None
-        return value is not None
+        if value is None or value in self.of_sizes or graph.constant(value) is not None:
+            return value is not None
+        maker, dtype = value.producer(), value.dtype or self.types.of(value).dtype
+        if dtype is not None and dtype not in graph.FLOATS:
+            return True
+        if maker is None or not far:
+            return False
+        read = numbers_of(maker) if maker.op_type in ("Add", "Mul", "Neg", "Sub") else list(maker.inputs[:1])
+        return maker.op_type in ("Add", "Cast", "Mul", "Neg", "Sub", *MOVES) and all(
+            self._is_counted(each, far - 1) for each in read
+        )
 
     def _is_open(self, node: ir.Node) -> bool:
         """Whether a size that it asks for, or sums over, is not fixed."""
