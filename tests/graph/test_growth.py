@@ -49,6 +49,7 @@ CASES = {
         "else_branch = e () => (float[S] ey) { ey = Neg(p) }> y = Mul(q, half)",
         True,
     ),
+    "largest-of-an-open-size": ("a = ArgMax<axis = 1>(x) y = Cast<to = 1>(a)", True),
     # between bounds that are known
     "share": (PLACES + "y = Div(p, l)", False),
     "share-by-a-step": (PLACES + "q = Reciprocal(l) a = Mul(p, q) y = Add(x, a)", False),
@@ -66,6 +67,7 @@ CASES = {
     "compared": (PLACES + "a = Greater(p, half) y = Cast<to = 1>(a)", False),
     "of-a-fixed-size": ("a = Cast<to = 1>(f) y = ReduceSum<keepdims = 1>(a, last)", False),
     "a-fixed-size": ("n = Shape<start = 2, end = 3>(x) y = Cast<to = 1>(n)", False),
+    "largest-of-a-fixed-size": ("a = ArgMax<axis = 2>(x) y = Cast<to = 1>(a)", False),
     # activations, whose ranges data show
     "sum": ("y = ReduceSum<keepdims = 1>(x, last)", False),
     "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, last) y = Div(s, l)", False),

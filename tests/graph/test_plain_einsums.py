@@ -18,7 +18,7 @@ SIZES = {"b": 2, "s": 5, "t": 7, "d": 6, "h": 3, "k": 4, "f": 8, "e": 2}
 
 
 def shapes(equation: str) -> list[tuple[int, ...]]:
-    parts = equation.replace(" ", "").partition("->")[0].replace("...", "bs").split(",")
+    parts = equation.replace(" ", "").partition("->")[0].replace("...", "be").split(",")
     return [tuple(SIZES[letter] for letter in part) for part in parts]
 
 
@@ -75,10 +75,7 @@ def test_a_product_with_a_constant(equation: str, nodes: list[str], is_first: bo
     ],
 )
 def test_a_product_of_two_activations(equation: str, nodes: list[str]) -> None:
-    arrays = [tiny.normal(*[2, 5, 3, 4][: 4 - 2 * (equation[0] == "s")], seed=i) for i in range(2)]
-    if "bhst," in equation:
-        arrays = [tiny.normal(2, 3, 5, 7), tiny.normal(2, 7, 3, 4, seed=1)]
-    a, b = arrays
+    a, b = (tiny.normal(*shape, seed=i) for i, shape in enumerate(shapes(equation)))
     text = f"""g (float[{declared(a.shape)}] a, float[{declared(b.shape, "VWXYZ")}] b) => (y) {{
         y = Einsum<equation = "{equation}">(a, b) }}"""
     made = apply(PlainEinsums, text, {})

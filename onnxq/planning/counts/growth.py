@@ -25,6 +25,8 @@ _KEEPS = frozenset(
 _JOINS = frozenset({"Add", "Gemm", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
 _PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
 _SUMS = frozenset({"CumSum", "ReduceSum"})
+#: Places along one axis, whatever is there.
+_PLACES = ("ArgMax", "ArgMin")
 #: Of models with subgraphs: into them, out of them, and out of those around them.
 WALKS = 3
 #: Nodes that are followed to what a sum counts.
@@ -63,7 +65,7 @@ class _Powers:
     def visit(self, node: ir.Node) -> None:
         op, numbers = node.op_type, numbers_of(node)
         numbers = numbers[:1] if op in _KEEPS else numbers
-        if op in ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "ConstantOfShape"):
+        if op in (*_PLACES, "Shape", "Size", "NonZero", "ConstantOfShape"):
             is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
         else:
             is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in numbers)
@@ -141,6 +143,8 @@ class _Powers:
             return not all(isinstance(dim, int) for dim in shape[start:end])
         axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
+        if node.op_type in _PLACES:
+            chosen = [graph.attribute_int(node, "axis", 0)]
         dims = [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
         return not all(isinstance(dim, int) for dim in dims)
 
