@@ -5,19 +5,17 @@
 Answers are compared with float64 on fresh random numbers, outputs poisoned before. Times are medians, by CUDA events,
 of graphs of products by different weights, which together overflow the L2 cache four times, as the layers of a model
 do. GB/s count the bytes of weight and scales, and are set against the bandwidth that copying reaches in the same run.
-Peers in onnxruntime are timed in the same way, a graph of many products (bench_cuda_ort.py).
+Peers in onnxruntime and PyTorch are timed in the same way, a graph of many products (bench_cuda_ort.py,
+bench_cuda_torch.py).
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import bench_cuda_ort as peers
+import bench_peers
 import click
 import numpy as np
 from bench_gpu import FLOAT16, FORMATS, PATHS, SCALES, Gpu, Matmul, Product
@@ -141,7 +139,16 @@ def thresholds(gpu: Gpu, shape: tuple[int, int], many: tuple[int, ...], repeats:
     return found
 
 
-HEAD = ["format", "M", "µs", "GB/s", "of copy", "float16, µs", *(f"{name}, µs" for name in peers.NAMES)]
+PEERS = (
+    "float16",
+    "ours in ORT",
+    "MatMulNBits",
+    "MatMulNBits FPA_INTB",
+    "MatMulBnb4",
+    "torchao int4",
+    "bitsandbytes",
+)
+HEAD = ["format", "M", "µs", "GB/s", "of copy", *(f"{name}, µs" for name in PEERS)]
 
 
 def cells(row: Row, copy: float) -> list[str]:
@@ -153,23 +160,27 @@ def cells(row: Row, copy: float) -> list[str]:
 
     bandwidth = row.bytes / ours
     numbers = [f"{ours * 1e6:.1f}", f"{bandwidth / 1e9:.0f}", f"{bandwidth / copy:.0%}"]
-    return [f"{row.kind[0]} b{row.kind[1]}", str(row.M), *numbers, *map(peer, ("float16", *peers.NAMES))]
+    return [f"{row.kind[0]} b{row.kind[1]}", str(row.M), *numbers, *map(peer, PEERS)]
 
 
-def add_peers(rows: list[Row], repeats: int) -> None:
-    """onnxruntime in processes of their own: how it multiplies is decided by the environment when it starts."""
-    for setting in ("0", "1"):
-        wanted = [(*row.shape, row.M, *row.kind) for row in rows]
-        command = [sys.executable, peers.__file__, str(repeats), *(",".join(map(str, each)) for each in wanted)]
-        environment = os.environ | {"ORT_FPA_INTB_GEMM": setting}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode != 0:
-            print(f"onnxruntime was not measured: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
-            return
-        for row, times in zip(rows, peers.parse(done.stdout), strict=True):
-            row.seconds |= {
-                f"{name} FPA_INTB" if setting == "1" and name == "MatMulNBits" else name: t for name, t in times.items()
-            }
+def add_peers(rows: list[Row]) -> None:
+    """Peers in processes of their own; how onnxruntime multiplies is decided by the environment when it starts."""
+    folder = Path(__file__).parent
+    cases: dict[tuple, list[Row]] = {}
+    for row in rows:
+        cases.setdefault((*row.shape, *row.kind), []).append(row)
+    for script, environment in (
+        ("bench_cuda_torch.py", {}),
+        ("bench_cuda_ort.py", {"ORT_FPA_INTB_GEMM": "0"}),
+        ("bench_cuda_ort.py", {"ORT_FPA_INTB_GEMM": "1"}),
+    ):
+        wanted = [",".join(map(str, (*case, *(row.M for row in each)))) for case, each in cases.items()]
+        for each, times in zip(cases.values(), bench_peers.ask(str(folder / script), wanted, environment), strict=True):
+            for row in each:
+                for name, by in times.items():
+                    fpa = environment.get("ORT_FPA_INTB_GEMM") == "1" and name == "MatMulNBits"
+                    if row.M in by:
+                        row.seconds[f"{name} FPA_INTB" if fpa else name] = by[row.M]
 
 
 def markdown(rows: list[Row], machine: str, copy: float) -> str:
@@ -186,7 +197,7 @@ def markdown(rows: list[Row], machine: str, copy: float) -> str:
 @click.option("--shape", type=(int, int), help="N and K, instead of the three.")
 @click.option("--rows", "rows_", help="Numbers of rows, separated by commas.")
 @click.option("--repeats", default=30, show_default=True, help="Replays of a graph, of which the median is taken.")
-@click.option("--no-peers", is_flag=True, help="Do not measure onnxruntime.")
+@click.option("--no-peers", is_flag=True, help="Do not measure onnxruntime and PyTorch.")
 @click.option("--library", type=click.Path(path_type=Path), help="libonnxq_cuda, if not the installed one.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the tables here, as Markdown.")
 def main(
@@ -218,7 +229,7 @@ def main(
     print(machine)
     rows = [row for each in shapes for row in measure(gpu, each, many, KINDS, repeats)]
     if not no_peers:
-        add_peers(rows, repeats)
+        add_peers(rows)
     for row in rows:
         print(f"{row.shape[0]}×{row.shape[1]}", *cells(row, copy), sep="  ", flush=True)
     if output:

@@ -1,19 +1,17 @@
-"""Products in onnxruntime on the GPU, its own operators and ours: what bench_cuda.py runs in a process of its own.
+"""Products in onnxruntime on the GPU, by its own operators and by ours, for bench_cuda.py (bench_peers.py).
 
-    python custom_ops/bench/bench_cuda_ort.py REPEATS N,K,M,format,block …
-
-A model is one input and many products of it by different weights, run as one CUDA graph; each is its share of the time.
+A model is one input and many products of it by different weights, run as one CUDA graph for each number of rows; a
+product is its share of the time.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import bench_peers
 import numpy as np
 import onnx
 import onnxruntime
@@ -25,8 +23,7 @@ from onnxq.bench_kernels import products
 
 #: Columns of the result: our node inside onnxruntime, and its own operators.
 NAMES = ("ours in ORT", "MatMulNBits", "MatMulNBits FPA_INTB", "MatMulBnb4")
-#: Bytes of all weights together, far more than any L2 cache.
-TOTAL = 256 << 20
+REPEATS = 30
 
 
 def spellings(w: products.Weight) -> Iterator[tuple[str, str, str, dict[str, NDArray], dict[str, Any]]]:
@@ -51,11 +48,8 @@ def spellings(w: products.Weight) -> Iterator[tuple[str, str, str, dict[str, NDA
         )
 
 
-def model(
-    op: str, domain: str, arrays: dict[str, NDArray], attributes: dict[str, Any], count: int, M: int
-) -> onnx.ModelProto:
-    """`count` products of one x by weights that are the given one with its rows moved."""
-    N, K = attributes["N"], attributes["K"]
+def model(op: str, domain: str, arrays: dict[str, NDArray], attributes: dict[str, Any], count: int) -> onnx.ModelProto:
+    """`count` products of one x [M, K] by weights that are the given one with its rows moved."""
     nodes, constants = [], []
     for i in range(count):
         for name, array in arrays.items():
@@ -63,72 +57,56 @@ def model(
         nodes.append(
             helper.make_node(op, ["x", *(f"{name}{i}" for name in arrays)], [f"y{i}"], domain=domain, **attributes)
         )
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [M, K])
-    y = [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT16, [M, N]) for i in range(count)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["M", attributes["K"]])
+    y = [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT16, ["M", attributes["N"]]) for i in range(count)]
     graph = helper.make_graph(nodes, "products", [x], y, constants)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(domain, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def seconds(made: onnx.ModelProto, w: products.Weight, M: int, repeats: int, *, provider: str = "CUDA") -> float:
-    """Median time of one product. The first answer is checked.
-
-    Raises:
-        SystemExit: it is wrong.
-    """
-    count = len(made.graph.node)
+def timer(
+    made: onnx.ModelProto, w: products.Weight, provider: str = "CUDA", repeats: int = REPEATS
+) -> bench_peers.Timer:
+    """Of a session of `made`, the first product of which is by `w`."""
+    count, device = len(made.graph.node), "cuda" if provider == "CUDA" else "cpu"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    device = "cuda" if provider == "CUDA" else "cpu"
     settings = {"enable_cuda_graph": "1"} if provider == "CUDA" else {}
     session = onnxq.session(made.SerializeToString(), options, [(f"{provider}ExecutionProvider", settings)])
     if session.get_providers()[0] != f"{provider}ExecutionProvider":
-        raise SystemExit(f"onnxruntime has no {provider} provider here")
-    x = np.random.default_rng().standard_normal((M, w.codes.shape[1]), np.float32).astype(np.float16)
-    binding = session.io_binding()
-    fed = onnxruntime.OrtValue.ortvalue_from_numpy(x, device, 0)
-    binding.bind_ortvalue_input("x", fed)
-    outputs = []
-    for i in range(count):
-        poison = np.full((M, len(w.codes)), np.nan, np.float16)
-        outputs.append(onnxruntime.OrtValue.ortvalue_from_numpy(poison, device, 0))
-        binding.bind_ortvalue_output(f"y{i}", outputs[-1])
-    times = []
-    for i in range(repeats + 4):  # the first three run without a graph, or capture it
-        begin = time.perf_counter()
-        session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        if i >= 4:
-            times.append((time.perf_counter() - begin) / count)
-    columns = np.unique(np.linspace(0, len(w.codes) - 1, 128).astype(np.int64))
-    wanted = x.astype(np.float64) @ w.rows(columns).astype(np.float64).T
-    error = np.linalg.norm(outputs[0].numpy()[:, columns] - wanted) / np.linalg.norm(wanted)
-    if not error <= 0.03:
-        raise SystemExit(f"{made.graph.node[0].op_type} {w.format} {w.codes.shape} M = {M}: relative error {error:.2g}")
-    return float(np.median(times))
+        raise ValueError(f"onnxruntime has no {provider} provider here")
+
+    def seconds(M: int) -> float:
+        N, K = w.codes.shape
+        x = np.random.default_rng().standard_normal((M, K), np.float32).astype(np.float16)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x, device, 0))
+        outputs = []
+        for i in range(count):
+            poison = np.full((M, N), np.nan, np.float16)
+            outputs.append(onnxruntime.OrtValue.ortvalue_from_numpy(poison, device, 0))
+            binding.bind_ortvalue_output(f"y{i}", outputs[-1])
+        run = onnxruntime.RunOptions()
+        run.add_run_config_entry("gpu_graph_id", str(M))
+        times = []
+        for i in range(repeats + 4):  # the first three run without a graph, or capture it
+            begin = time.perf_counter()
+            session.run_with_iobinding(binding, run)
+            binding.synchronize_outputs()
+            if i >= 4:
+                times.append((time.perf_counter() - begin) / count)
+        bench_peers.check(outputs[0].numpy(), x, w)
+        return float(np.median(times))
+
+    return seconds
 
 
-def measure(N: int, K: int, M: int, format: str, block: int, repeats: int) -> dict[str, float]:
-    w = products.random_weight(format, block, N, K, np.random.default_rng())
-    count = max(2, math.ceil(TOTAL / w.bytes))
-    times = {}
-    for name, op, domain, arrays, attributes in spellings(w):
-        times[name] = seconds(model(op, domain, arrays, attributes, count, M), w, M, repeats)
-    return times
-
-
-def parse(text: str) -> list[dict[str, float]]:
-    """What `main` printed, one line a case."""
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-
-def main(repeats: int, cases: list[str]) -> None:
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        raise SystemExit("this onnxruntime has no CUDA provider: pip install 'onnxq[gpu]'")
-    for case in cases:
-        N, K, M, format, block = case.split(",")
-        print(json.dumps(measure(int(N), int(K), int(M), format, int(block), repeats)), flush=True)
+def peers(w: products.Weight, count: int) -> Iterator[tuple[str, Callable[[], bench_peers.Timer]]]:
+    for name, *spelled in spellings(w):
+        yield name, partial(lambda spelled: timer(model(*spelled, count), w), spelled)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise SystemExit("this onnxruntime has no CUDA provider: pip install 'onnxq[gpu]'")
+    bench_peers.answer(peers)

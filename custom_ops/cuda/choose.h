@@ -7,18 +7,18 @@
 namespace onnxq {
 
 // The one table of thresholds: up to `gemv` rows of x the vector kernel, up to `tensor` rows the tensor-core kernel,
-// above it dequantization and a library's matrix product, or the tensor-core kernel where there is no library. They
-// follow from counting instructions and bytes (docs/cuda.md), not from a measurement yet: `custom_ops/bench_cuda.py
-// --thresholds` times every kernel at every M on the GPU at hand and prints this table.
+// above it dequantization and a library's matrix product, or the tensor-core kernel where there is no library. Measured
+// on an H100 with float16 (docs/cuda.md): `custom_ops/bench/bench_cuda.py --thresholds` times every kernel at every M on
+// the GPU at hand and prints this table.
 struct Thresholds {
   int gemv, tensor;
 };
 constexpr Thresholds kThresholds[kFormats] = {
-    {0, 64},  // int4
-    {1, 64},  // int8
-    {0, 64},  // nf4
-    {0, 64},  // fp4
-    {0, 64},  // mxfp4
+    {1, 128},  // int4
+    {2, 128},  // int8
+    {1, 128},  // nf4
+    {1, 128},  // fp4
+    {1, 128},  // mxfp4
 };
 constexpr int kExactGemvRows = 16;  // above it, float32 products by the library
 

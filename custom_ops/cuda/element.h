@@ -100,6 +100,25 @@ ONNXQ_DEVICE void load_eight(const typename X::Bits* from, int count, bool align
   }
 }
 
+// 8 values to consecutive elements, aligned to 16 bytes. 16 bytes leave at a time: 8 lanes side by side fill whole sectors
+// of memory, of which stores of 8 bytes would send each twice.
+template <class X>
+ONNXQ_DEVICE void store_eight(typename X::Bits* to, const float (&v)[8]) {
+  constexpr int kPerVector = 16 / sizeof(typename X::Bits);
+  struct alignas(16) Sixteen {
+    typename X::Bits bits[kPerVector];
+  };
+#pragma unroll
+  for (int i = 0; i < 8 / kPerVector; ++i) {
+    Sixteen out;
+#pragma unroll
+    for (int e = 0; e < kPerVector; ++e) {
+      out.bits[e] = X::bits(v[i * kPerVector + e]);
+    }
+    reinterpret_cast<Sixteen*>(to)[i] = out;
+  }
+}
+
 // `count` (up to 4) values to consecutive elements; `aligned` to the four of them or not.
 template <class X>
 ONNXQ_DEVICE void store_four(typename X::Bits* to, const float (&v)[4], int count, bool aligned) {

@@ -75,17 +75,13 @@ dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
     }
     const uint32_t word[2] = {v[0].word[i], v[1].word[i]};
     Bits* to = static_cast<Bits*>(a.to) + (n - static_cast<int64_t>(a.first_tile) * kTileRows) * a.stride + k;
+    float value[8];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float value[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint32_t code = code_of(word, half * 4 + e, wide);
-        value[e] =
-            k + half * 4 + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, a.levels) : 0.0f;
-      }
-      store_four<Y>(to + half * 4, value, 4, true);
+    for (int e = 0; e < 8; ++e) {
+      const uint32_t code = code_of(word, e, wide);
+      value[e] = k + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, a.levels) : 0.0f;
     }
+    store_eight<Y>(to, value);
   }
 }
 

@@ -51,14 +51,37 @@ def test_a_wrong_answer_stops_the_benchmark(
 
 
 def test_onnxruntimes_operators_are_checked_and_timed(folder: None) -> None:
-    import bench_cuda_ort
+    import bench_cuda
+    import bench_cuda_ort as ort
+    import bench_peers
 
     for format, block, peer in (("int4", 32, "MatMulNBits"), ("nf4", 64, "MatMulBnb4")):
-        w = bench_cuda_ort.products.random_weight(format, block, 64, 128, bench_cuda_ort.np.random.default_rng())
-        for name, op, domain, arrays, attributes in bench_cuda_ort.spellings(w):
-            made = bench_cuda_ort.model(op, domain, arrays, attributes, 2, 3)
+        w = ort.products.random_weight(format, block, 64, 128, ort.np.random.default_rng())
+        for name, op, domain, arrays, attributes in ort.spellings(w):
+            made = ort.model(op, domain, arrays, attributes, 2)
             if name == "MatMulBnb4":  # the processor has it in float32 only
                 continue
-            assert bench_cuda_ort.seconds(made, w, 3, 2, provider="CPU") > 0
-        assert peer in bench_cuda_ort.NAMES
-    assert bench_cuda_ort.parse('noise\n{"a": 1.0}\n') == [{"a": 1.0}]
+            timer = ort.timer(made, w, "CPU", 2)
+            assert timer(3) > 0 and timer(1) > 0
+        assert peer in ort.NAMES and set(ort.NAMES) <= set(bench_cuda.PEERS)
+    assert bench_peers.parse('noise\n{"a": {"4": 1.0}}\n') == [{"a": {4: 1.0}}]
+
+
+def test_a_wrong_answer_of_a_peer_is_none(folder: None) -> None:
+    import bench_peers
+
+    rng = bench_peers.np.random.default_rng(0)
+    w = bench_peers.products.random_weight("int4", 32, 64, 128, rng)
+    x = rng.standard_normal((3, 128))
+    y = x @ w.rows(slice(None)).astype(float).T
+    bench_peers.check(y, x, w)
+    with pytest.raises(ValueError, match="relative error"):
+        bench_peers.check(bench_peers.np.roll(y, 1, axis=1), x, w)
+
+
+def test_what_a_peer_does_not_come_to_is_left_out(folder: None, tmp_path: Path) -> None:
+    import bench_peers
+
+    script = tmp_path / "peer.py"
+    script.write_text("import sys\nprint('{\"a\": {\"1\": 0.5}}')\nprint('no memory', file=sys.stderr)\nsys.exit(3)\n")
+    assert list(bench_peers.ask(str(script), ["case", "case"])) == [{"a": {1: 0.5}}, {}]
