@@ -14,8 +14,9 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
-from onnxq.calibration.find_ranges import Effort
+from onnxq.calibration.find_ranges import Effort, enough_samples
 from onnxq.calibration.layers.correct_biases import biases_corrected
+from onnxq.calibration.shards import calibration_samples
 from onnxq.checking.logits import classes_of
 from onnxq.checking.result import Result
 from onnxq.checking.saved import check_saved
@@ -208,9 +209,18 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 remove(progress_of(destination))
     was_auto = request.recipe.scheme == "auto"
     doubts = [drafts.score.doubt] if drafts.score is not None and drafts.score.doubt else []
-    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *_what_data_chose(job), *doubts)
+    found = (*_what_gave_ranges(request, job, ranges), *_what_data_chose(job), *doubts)
+    notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *found)
     result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
+
+
+def _what_gave_ranges(request: Request, job: Job, ranges: Ranges) -> Iterator[str]:
+    """Where that were not all samples."""
+    if ranges is not NO_RANGES and request.ranges is None:
+        seen, samples = enough_samples(job).count, calibration_samples(job).count
+        if seen < samples:
+            yield f"{seen} of {samples} samples gave ranges, as a run is much work; all do with --effort thorough"
 
 
 def _what_data_chose(job: Job) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,21 +72,32 @@ class Search:
     """How many plans may be measured: what fits into so many seconds, but at least and at most so many.
 
     Seconds are counted and not timed (`runtime/work.py`): they are the same on every machine.
+
+    Attributes:
+        calibrating: seconds that the float model may run to find ranges, on `LEAST_SAMPLES` at least.
     """
 
     seconds: float
     least: int
     most: int
+    calibrating: float
     compares_calibrations: bool = True
 
     def measurements(self, cost: float) -> int:
         """Plans that may be measured to find which nodes do harm, if one takes `cost` seconds."""
         return max(self.least, min(self.most, int(self.seconds / cost)))
 
+    def stride(self, samples: int, cost: float) -> int:
+        """Every how many-th of so many samples gives ranges, if a run of the float model takes `cost` seconds."""
+        enough = max(LEAST_SAMPLES, self.calibrating / cost)
+        return max(1, min(math.ceil(samples / enough), samples // LEAST_SAMPLES))
 
+
+#: Samples that give ranges however long a run takes, if there are so many.
+LEAST_SAMPLES = 16
 #: A model under 100 MB takes seconds, less than a minute, or minutes, on two processors.
 SEARCHES: Mapping[str, Search] = {
-    "quick": Search(4.0, 4, 16, compares_calibrations=False),
-    "normal": Search(16.0, 8, 64),
-    "thorough": Search(60.0, 32, 256),
+    "quick": Search(4.0, 4, 16, 2.0, compares_calibrations=False),
+    "normal": Search(16.0, 8, 64, 8.0),
+    "thorough": Search(60.0, 32, 256, math.inf),
 }

@@ -15,7 +15,8 @@ from onnxq.calibration.shards import calibration_samples, observe_in_shards, sha
 from onnxq.errors import BadRecipe
 from onnxq.job import Job
 from onnxq.planning.scales import grid_of, values_to_observe, without_unobserved
-from onnxq.preference import SEARCHES
+from onnxq.preference import LEAST_SAMPLES, SEARCHES
+from onnxq.runtime import work
 from onnxq.samples.source import Data
 from onnxq.summaries.ranges import NO_RANGES, Ranges, load_ranges, require_same
 
@@ -47,7 +48,7 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
     names = values_to_observe(job.model, job.plan)
     if not names:
         return NO_RANGES
-    samples = calibration_samples(job)
+    samples = calibration_samples(job) if file is not None else enough_samples(job)
     partial = None if file is None else Path(f"{file}.partial")
     if file is None or not Path(file).exists():
         seen = observe(job, names, samples, effort, partial)
@@ -67,6 +68,16 @@ def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effor
         return load_ranges(file, **key, method=job.recipe.calibration)
     require_same(file, stored, **key)
     return ranges_of(job, stored)
+
+
+def enough_samples(job: Job) -> Data:
+    """Those that ranges come from where no file is to hold them, which is of all samples: if a run of the model is much
+    work, every so many-th one."""
+    samples = calibration_samples(job)
+    if samples.count < 2 * LEAST_SAMPLES:
+        return samples
+    stride = SEARCHES[job.recipe.effort].stride(samples.count, work.seconds(job.trace(next(iter(samples)))))
+    return samples.shard(1, stride) if stride > 1 else samples
 
 
 def _is_there(file: Path, seen: Observations) -> bool:

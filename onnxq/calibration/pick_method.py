@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq import collectors
 from onnxq.progress import QUIET, Progress
-from onnxq.quality import compare_outputs, unrepeatable
+from onnxq.quality import Quality, unrepeatable
 from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
 from onnxq.runtime.work import NodeRun
@@ -24,6 +24,8 @@ CLEARLY = 0.8
 #: Samples that the methods are measured on: all that the float model runs in so many counted seconds (`work.py`).
 #: Fewer than so many decide nothing: the method that happens to suit them may clip what others need.
 SECONDS, LEAST_SAMPLES = 4.0, 4
+#: Times the least noise, on half of the samples, from which on a method is not measured on the other half.
+HOPELESS = 2.0
 
 
 def names() -> tuple[str, ...]:
@@ -55,24 +57,42 @@ def least_noise(
     if not wanted:
         return DEFAULT
     feed, once = wanted[0]
-    most = int(SECONDS / work.seconds(work.trace(model, feed) if traced is None else traced(feed)))
-    if most >= LEAST_SAMPLES:
-        wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, most - 1)]
+    affordable = int(SECONDS / work.seconds(work.trace(model, feed) if traced is None else traced(feed)))
+    if affordable >= LEAST_SAMPLES:
+        wanted += [(feed, session.run(feed)) for feed in itertools.islice(feeds, affordable - 1)]
     if len(wanted) < LEAST_SAMPLES:
         return DEFAULT
     random = unrepeatable(session.outputs, once, session.run(feed))
     noise: dict[str, float] = {}
+    least = math.inf
     progress.start("comparing calibration methods", len(candidates))
     for method, ranges in candidates.items():
         twin = next((other for other in noise if candidates[other].values == ranges.values), None)
-        noise[method] = _noise(rewrite(ranges), wanted, random) if twin is None else noise[twin]
+        if twin is None:
+            most = math.inf if method == DEFAULT else HOPELESS * least
+            on_some, noise[method] = _noise(rewrite(ranges), wanted, random, most)
+            least = min(least, on_some)
+        else:
+            noise[method] = noise[twin]
         progress.advance(1)
     best = min(noise, key=lambda method: (noise[method], method))
     return best if noise[best] < CLEARLY * noise[DEFAULT] else DEFAULT
 
 
-def _noise(model: ir.Model, wanted: list[tuple[Feed, list[NDArray]]], random: frozenset[str]) -> float:
-    session = Session(model, threads=0)
-    feeds, outputs = zip(*wanted, strict=True)
-    found = compare_outputs(session.outputs, outputs, map(session.run, feeds), random).noise_ratio()
-    return math.inf if math.isnan(found) else found
+def _noise(
+    model: ir.Model, wanted: list[tuple[Feed, list[NDArray]]], random: frozenset[str], most: float
+) -> tuple[float, float]:
+    """On half of the samples, and on all of them: infinite, and not measured, if the half has more than `most`."""
+    session, found, half = Session(model, threads=0), Quality(random), math.nan
+    for number, (feed, outputs) in enumerate(wanted, 1):
+        found.add(session.outputs, outputs, session.run(feed))
+        if number == (len(wanted) + 1) // 2:
+            half = _comparable(found.noise_ratio())
+            if half > most:
+                return half, math.inf
+    return half, _comparable(found.noise_ratio())
+
+
+def _comparable(noise: float) -> float:
+    """What can be compared: no number at all is the worst."""
+    return math.inf if math.isnan(noise) else noise

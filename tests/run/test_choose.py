@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 import tiny
 
+import onnxq
 from onnxq import Recipe, collectors
-from onnxq.calibration import pick_method
+from onnxq.calibration import calibrate, pick_method
 from onnxq.calibration.find_ranges import find_ranges
+from onnxq.calibration.observations import Observations
 from onnxq.calibration.pick_method import least_noise
 from onnxq.job import open_job
+from onnxq.preference import LEAST_SAMPLES
+from onnxq.runtime import work
+from onnxq.samples.sampling import HELD_BACK
+from onnxq.samples.source import Data
 from onnxq.summaries.ranges import Range, Ranges
 
 TEXT = "g (float[N, 4] x) => (float[N, 4] y) { y = Mul(x, s) }"
@@ -62,6 +71,57 @@ def test_equal_ranges_are_measured_once() -> None:
     candidates = {name: Ranges("", "", name, {"x": Range(0, 1)}) for name in ("minmax", "percentile", "mse")}
     assert least_noise(scaled(1), candidates, rewrite, FEEDS) == "percentile"
     assert made == ["minmax"]
+
+
+def test_a_hopeless_method_is_measured_on_half_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[float] = []
+
+    class Counted(pick_method.Session):
+        def __init__(self, model: ir.Model, **options: int) -> None:
+            super().__init__(model, **options)
+            self.scale = float(model.graph.initializers["s"].const_value.numpy())  # type: ignore[union-attr]
+
+        def run(self, *given: object) -> list[np.ndarray]:
+            runs.append(round(self.scale - 1, 3))
+            return super().run(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pick_method, "Session", Counted)
+    assert chosen({"mse": 0.01, "minmax": 0.5, "percentile": 0.4, "entropy": 0.012}) == "mse"
+    assert [runs.count(error) for error in (0.01, 0.5, 0.4, 0.012)] == [4, 2, 4, 4]
+
+
+def test_where_a_run_is_much_work_fewer_samples_give_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N, 64] x) => (float[N, 64] y) { h = MatMul(x, v)  r = Relu(h)  y = MatMul(r, w) }"
+    path = tiny.save(tiny.model(text, {"v": tiny.normal(64, 64), "w": tiny.normal(64, 64)}), tmp_path)
+    samples = [{"x": tiny.normal(4, 64, seed=n)} for n in range(70)]
+    given = 70 - HELD_BACK
+
+    def seen(effort: str, cost: float, file: Path | None = None) -> int:
+        monkeypatch.setattr(work, "seconds", lambda runs: cost)
+        job = open_job(path, Recipe("w8a8", calibration="minmax", effort=effort), data=samples)
+        watched: list[int] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(calibrate, "observe", counting(watched))
+            find_ranges(job, file)
+        return watched[0]
+
+    assert seen("normal", 0.1) == given
+    assert seen("normal", 0.2) == seen("quick", 0.05) == given // 2
+    assert seen("normal", 100.0) == len(range(0, given, 4)) >= LEAST_SAMPLES
+    assert seen("thorough", 100.0) == seen("normal", 100.0, tmp_path / "x.ranges") == given
+    made = onnxq.quantize(path, tmp_path / "q.onnx", "w8a8", data=samples, check=False)
+    assert f"16 of {given} samples gave ranges, as a run is much work; all do with --effort thorough" in made.notes
+
+
+def counting(watched: list[int]) -> Callable[..., Observations]:
+    """`calibrate.observe`, leaving how many samples there were."""
+    observe = calibrate.observe
+
+    def counted(model: ir.Model, names: list[str], samples: Data, *given: object, **options: object) -> Observations:
+        watched.append(samples.count)
+        return observe(model, names, samples, *given, **options)  # type: ignore[arg-type]
+
+    return counted
 
 
 def test_auto_is_one_of_the_methods(tmp_path: object) -> None:

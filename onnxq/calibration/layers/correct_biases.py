@@ -40,7 +40,7 @@ from onnxq.summaries.ranges import NO_RANGES, Ranges
 #: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
 GAIN = 0.95
 #: So many samples at least tell a mean, if they have `ROWS` rows for every layer; large images are not all run.
-FEW = 16
+FEW = 8
 
 
 @dataclass
