@@ -27,6 +27,8 @@ from onnxq.runtime import native
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 14336))
 ROWS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512)
 KINDS = (("int4", 32), ("int4", 128), ("int8", 32), ("nf4", 64), ("fp4", 64), ("mxfp4", 32))
+#: Up to how many rows kernels for few are timed.
+MOST_ROWS = {"gemv": 16, "direct": 64}
 CHECKED_COLUMNS = 256
 MOST_ERROR = 0.01
 
@@ -117,24 +119,28 @@ def measure(gpu: Gpu, shape: tuple[int, int], many: tuple[int, ...], kinds: tupl
     return rows
 
 
-def thresholds(gpu: Gpu, shape: tuple[int, int], many: tuple[int, ...], repeats: int) -> dict[str, tuple[int, int]]:
-    """By format, the largest M at which the vector kernel, and at which the tensor-core kernel, is the fastest."""
-    found: dict[str, tuple[int, int]] = {}
+def thresholds(gpu: Gpu, shape: tuple[int, int], many: tuple[int, ...], repeats: int) -> dict[str, list[int]]:
+    """By format, the largest M at which the direct kernel is the fastest; of the others, the vector kernel; and that or
+    the tensor-core kernel."""
+    found: dict[str, list[int]] = {}
     for format, block in KINDS:
         weights = Weights(gpu, format, block, shape, np.random.default_rng())
-        gemv = tensor = 0
+        most = [0, 0, 0]
         for M in many:
             x = np.random.default_rng().standard_normal((M, shape[1]), np.float32).astype(np.float16)
-            paths = [path for path in PATHS if path != "auto" and (path != "gemv" or M <= 16)]
+            paths = [path for path in PATHS if path != "auto" and MOST_ROWS.get(path, M) >= M]
             paths = [path for path in paths if path != "dequantize" or gpu.cublas is not None]
             times = {path: weights.seconds(x, repeats, path) for path in paths if weights.check(x, path) >= 0}
             best = min(times, key=lambda path: times[path])
-            gemv, tensor = (M if best == "gemv" else gemv), (M if best != "dequantize" else tensor)
+            most[0] = M if best == "direct" else most[0]
+            indirect = min(times.keys() - {"direct"}, key=lambda path: times[path])
+            most[1] = M if indirect == "gemv" else most[1]
+            most[2] = M if indirect != "dequantize" else most[2]
             print(
                 f"{format} b{block} M = {M}: " + ", ".join(f"{p} {t * 1e6:.1f} µs" for p, t in times.items()),
                 flush=True,
             )
-        found[format] = (gemv, tensor)
+        found[format] = most
         gpu.forget()
     return found
 
@@ -219,10 +225,8 @@ def main(
     many = tuple(int(n) for n in rows_.split(",")) if rows_ else (1, 4, 33) if quick else ROWS
     repeats = 3 if quick else repeats
     if table:
-        for format, (gemv, tensor) in thresholds(
-            gpu, shapes[0] if quick or shape else (11008, 4096), many, repeats
-        ).items():
-            print(f"    {{{gemv}, {tensor}}},  // {format}")
+        for format, most in thresholds(gpu, shapes[0] if quick or shape else (11008, 4096), many, repeats).items():
+            print(f"    {{{', '.join(map(str, most))}}},  // {format}")
         return
     copy = gpu.copy_bandwidth(1 << (20 if quick else 30))
     machine = f"{gpu.name}, {gpu.multiprocessors} multiprocessors, copying at {copy / 1e9:.0f} GB/s (read and written)."

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 FORMATS = {"int4": 0, "int8": 1, "nf4": 2, "fp4": 3, "mxfp4": 4}
 FLOAT16 = 10
 SCALES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint8): 2}
-PATHS = {"auto": 0, "gemv": 1, "tensor": 2, "dequantize": 3}
+PATHS = {"auto": 0, "gemv": 1, "tensor": 2, "dequantize": 3, "direct": 4}
 
 
 class Matmul(ctypes.Structure):

@@ -6,35 +6,46 @@
 
 namespace onnxq {
 
-// The one table of thresholds: up to `gemv` rows of x the vector kernel, up to `tensor` rows the tensor-core kernel,
-// above it dequantization and a library's matrix product, or the tensor-core kernel where there is no library. Measured
-// on an H100 with float16 (docs/cuda.md): `custom_ops/bench/bench_cuda.py --thresholds` times every kernel at every M on
-// the GPU at hand and prints this table.
+// The direct kernel (direct.h) takes blocks that end with steps, and x that is read 16 bytes at a time; of its rows so many
+// at once, and in two rounds what the table says: float32 needs more registers.
+inline int direct_columns(int type) { return type == kFloat32 ? 16 : 32; }
+inline bool fits_direct(const Matmul& p, bool x_aligned) {
+  return p.block % kStep == 0 && p.K % kStep == 0 && x_aligned;
+}
+
+// The one table of thresholds: up to `direct` rows of x the direct kernel, where it fits. Elsewhere up to `gemv` rows the
+// vector kernel. Then up to `tensor` rows the other tensor-core kernel, and above it dequantization and a library's
+// matrix product, or the tensor-core kernel where there is no library. Measured on an H100 with float16
+// (docs/cuda.md): `custom_ops/bench/bench_cuda.py --thresholds` times every kernel at every M on the GPU at hand and
+// prints this table.
 struct Thresholds {
-  int gemv, tensor;
+  int direct, gemv, tensor;
 };
 constexpr Thresholds kThresholds[kFormats] = {
-    {1, 128},  // int4
-    {2, 128},  // int8
-    {1, 128},  // nf4
-    {1, 128},  // fp4
-    {1, 128},  // mxfp4
+    {64, 1, 64},  // int4
+    {64, 2, 64},  // int8
+    {64, 2, 64},  // nf4
+    {64, 2, 64},  // fp4
+    {64, 2, 64},  // mxfp4
 };
 constexpr int kExactGemvRows = 16;  // above it, float32 products by the library
 
-// True where the tensor-core kernel loses nothing of `exact`: 16-bit activations, and values that 16 bits hold.
+// True where the tensor-core kernels lose nothing of `exact`: 16-bit activations, and values that 16 bits hold.
 inline bool is_exact_in_halves(const Matmul& p) {
   return p.type != kFloat32 && (is_affine(p.format) || p.format == kMxfp4);
 }
 
-inline Path choose(const Matmul& p, bool has_library) {
+inline Path choose(const Matmul& p, bool has_library, bool x_aligned) {
   if (p.path != kAuto) {
-    return static_cast<Path>(p.path);
+    return p.path == kDirect && !fits_direct(p, x_aligned) ? kTensor : static_cast<Path>(p.path);
   }
   if (p.exact && !is_exact_in_halves(p)) {
     return has_library && p.M > kExactGemvRows ? kDequantize : kGemv;
   }
   const Thresholds& limit = kThresholds[p.format];
+  if (p.M <= limit.direct && p.M <= 2 * direct_columns(p.type) && fits_direct(p, x_aligned)) {
+    return kDirect;
+  }
   return p.M <= limit.gemv ? kGemv : p.M > limit.tensor && has_library ? kDequantize : kTensor;
 }
 
@@ -92,6 +103,28 @@ inline TensorShape cut(const Matmul& p, int halves, const Device& device) {
   const int64_t most = shape.stages / depth_of(is_wide(p.format), !is_affine(p.format), nt);
   const int64_t splits = wanted < most ? wanted : most;
   shape.splits = static_cast<int>(splits < 1 ? 1 : splits > 16 ? 16 : splits);
+  return shape;
+}
+
+// One block for 32 rows of the weight; of 16 warps where there are too few for two a multiprocessor, and several along K
+// where even these leave multiprocessors idle for long: what adds up their sums takes as long as two turns of a warp.
+inline TensorShape cut_direct(const Matmul& p, const Device& device) {
+  TensorShape shape{};
+  const int64_t steps = ceil_div(p.K, kStep), blocks = ceil_div(p.N, kWarpRows);
+  int nt = 1;
+  while (nt * 8 < direct_columns(p.type) && nt * 8 < p.M) {
+    nt *= 2;
+  }
+  const int ahead = direct_ahead(is_wide(p.format), nt);
+  shape.columns = nt * 8;
+  shape.warps_n = 1;
+  shape.warps_k = blocks < 2 * device.multiprocessors && steps >= 16 * ahead ? 16 : 8;
+  shape.steps = static_cast<int>(steps);
+  const int64_t most = steps / (shape.warps_k * ahead * 2), idle = device.multiprocessors / blocks;
+  const int64_t splits = most < idle ? most : idle;
+  shape.splits = static_cast<int>(splits < 2 ? 1 : splits > 16 ? 16 : splits);
+  shape.stages_at = is_affine(p.format) ? 0 : 256 * 32 * 4;
+  shape.shared_bytes = shape.stages_at + (shape.warps_k - 1) * shape.columns * kWarpRows * 4;
   return shape;
 }
 

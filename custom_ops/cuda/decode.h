@@ -6,6 +6,8 @@
 // them.
 #pragma once
 
+#include <type_traits>
+
 #include "element.h"
 
 namespace onnxq {
@@ -121,31 +123,68 @@ ONNXQ_DEVICE float decode_one(uint32_t code, int format, uint32_t zero, const fl
                                             : levels[code];
 }
 
-// Scales (or zero points) of rows 4c … 4c+3 of a tile, from anywhere that is aligned to four of them.
-ONNXQ_DEVICE void load_scales(const char* from, int type, float (&s)[4]) {
+ONNXQ_DEVICE int scale_size(int type) { return type == kScaleFloat32 ? 4 : type == kScaleFloat16 ? 2 : 1; }
+
+// Scales of rows 4c … 4c+3 of a tile as they lie in memory: apart from what they mean, so that several loads can be on their
+// way before the first is needed. From anywhere that is aligned to four of them.
+template <int type>
+ONNXQ_DEVICE Vector fetch_scales_of(const char* from) {
+  struct alignas(8) Two {
+    uint32_t word[2];
+  };
+  Vector raw = {};
   if (type == kScaleFloat16) {
-    struct alignas(8) Two {
-      uint32_t word[2];
-    };
     const Two v = *reinterpret_cast<const Two*>(from);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = from_f16(v.word[i / 2] >> (i % 2 * 16) & 0xffffu);
-    }
+    raw.word[0] = v.word[0];
+    raw.word[1] = v.word[1];
   } else if (type == kScaleFloat32) {
-    const Vector v = *reinterpret_cast<const Vector*>(from);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = as_float(v.word[i]);
-    }
+    raw = *reinterpret_cast<const Vector*>(from);
   } else {
-    const uint32_t v = *reinterpret_cast<const uint32_t*>(from);
+    raw.word[0] = *reinterpret_cast<const uint32_t*>(from);
+  }
+  return raw;
+}
+
+template <int type>
+ONNXQ_DEVICE void read_scales_of(const Vector& raw, float (&s)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {  // 2^(u - 127); 2^-127 is subnormal, 255 is NaN
-      const uint32_t u = v >> (8 * i) & 0xffu;
+  for (int i = 0; i < 4; ++i) {
+    if (type == kScaleFloat16) {
+      s[i] = from_f16(raw.word[i / 2] >> (i % 2 * 16) & 0xffffu);
+    } else if (type == kScaleFloat32) {
+      s[i] = as_float(raw.word[i]);
+    } else {  // 2^(u - 127); 2^-127 is subnormal, 255 is NaN
+      const uint32_t u = raw.word[0] >> (8 * i) & 0xffu;
       s[i] = as_float(u == 0 ? 0x00400000u : u == 255 ? 0x7fc00000u : u << 23);
     }
   }
+}
+
+template <class Call>
+ONNXQ_DEVICE void by_scale_type(int type, Call call) {
+  if (type == kScaleFloat16) {
+    call(std::integral_constant<int, kScaleFloat16>());
+  } else if (type == kScaleFloat32) {
+    call(std::integral_constant<int, kScaleFloat32>());
+  } else {
+    call(std::integral_constant<int, kScaleE8M0>());
+  }
+}
+
+ONNXQ_DEVICE Vector fetch_scales(const char* from, int type) {
+  Vector raw;
+  by_scale_type(type, [&](auto t) { raw = fetch_scales_of<decltype(t)::value>(from); });
+  return raw;
+}
+
+ONNXQ_DEVICE void read_scales(const Vector& raw, int type, float (&s)[4]) {
+  by_scale_type(type, [&](auto t) { read_scales_of<decltype(t)::value>(raw, s); });
+}
+
+ONNXQ_DEVICE void load_scales(const char* from, int type, float (&s)[4]) {
+  by_scale_type(type, [&](auto t) {
+    read_scales_of<decltype(t)::value>(fetch_scales_of<decltype(t)::value>(from), s);
+  });
 }
 
 }  // namespace

@@ -206,6 +206,7 @@ void launch(Kernel* kernel, int x, int y, int z, int threads, size_t shared_byte
     }
   }
   block = nullptr;
+  body = nullptr;
 }
 
 }  // namespace emulation

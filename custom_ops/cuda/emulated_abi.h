@@ -147,6 +147,6 @@ ONNXQ_EXPORT void onnxq_emulated_cut(const onnxq::Matmul* p, int32_t multiproces
                                      int32_t* out) {
   using namespace onnxq;
   const TensorShape s = cut(*p, p->block % kStep == 0 ? 1 : 2, {multiprocessors, shared_bytes});
-  const int made[] = {s.warps_n, s.splits, s.columns, s.stages, s.row_bytes, s.shared_bytes, choose(*p, true)};
+  const int made[] = {s.warps_n, s.splits, s.columns, s.stages, s.row_bytes, s.shared_bytes, choose(*p, true, true)};
   std::copy(made, made + 7, out);
 }

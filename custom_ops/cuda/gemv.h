@@ -48,7 +48,7 @@ struct FloatDecoder {
 };
 
 template <int format, class X, int R>
-ONNXQ_KERNEL(kGemvThreads, 2)
+ONNXQ_KERNEL(kGemvThreads, (R == 1 ? 3 : 2))
 gemv_kernel(ONNXQ_ARGUMENT GemvArguments a) {
   using Decoder = FloatDecoder<format>;
   using Bits = typename X::Bits;
@@ -57,7 +57,7 @@ gemv_kernel(ONNXQ_ARGUMENT GemvArguments a) {
   const int tile = block_x(), K = static_cast<int>(a.p.K), blocks = static_cast<int>(a.extent.blocks);
   const int left = static_cast<int>(a.p.M) - block_z() * R, rows = left < R ? left : R;
   const int steps = static_cast<int>(ceil_div(a.extent.lines, 8 * kVectors));
-  const int size = a.p.scale_type == kScaleFloat32 ? 4 : a.p.scale_type == kScaleFloat16 ? 2 : 1;
+  const int size = scale_size(a.p.scale_type);
   const uint8_t* weight = a.p.weight + tile * a.extent.lines * kLine + c * 16;
   const Bits* x = static_cast<const Bits*>(a.p.x) + static_cast<int64_t>(block_z()) * R * a.p.K;
   float* table = reinterpret_cast<float*>(shared_memory());
@@ -70,40 +70,41 @@ gemv_kernel(ONNXQ_ARGUMENT GemvArguments a) {
     synchronize_block();
   }
 
+  // What a lane reads of the weight for one step.
+  struct Read {
+    Vector codes[kVectors], scales;
+    uint32_t zeros;
+  };
+  const auto scales_at = [&](int k) {
+    return (static_cast<int64_t>(tile) * blocks + divide(k, a.block)) * kTileRows + c * 4;
+  };
   float sum[R][4] = {};
-  Vector next[kAhead][kVectors];
-  const auto load = [&](int first) {
+  for (int first = warp * kAhead; first < steps; first += kGemvWarps * kAhead) {
+    Read read[kAhead];  // all loads leave before the first is waited for
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
+      const int k = (first + u) * kGemvStep + l * 8;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const int64_t line = (static_cast<int64_t>(first + u) * 8 + l) * kVectors + v;
-        next[u][v] = line < a.extent.lines ? load_stream(weight + line * kLine) : Vector{};
+        read[u].codes[v] = line < a.extent.lines ? load_stream(weight + line * kLine) : Vector{};
+      }
+      const bool there = k < K;  // behind K codes stand for zeros, and scales may not be there
+      read[u].scales =
+          there ? fetch_scales(static_cast<const char*>(a.p.scales) + scales_at(k) * size, a.p.scale_type) : Vector{};
+      read[u].zeros = format == kInt8 ? 0x80808080u : 0x08080808u;
+      if (a.p.zero_points && there) {
+        read[u].zeros = *reinterpret_cast<const uint32_t*>(a.p.zero_points + scales_at(k));
       }
     }
-  };
-
-  load(warp * kAhead);
-  for (int first = warp * kAhead; first < steps; first += kGemvWarps * kAhead) {
-    Vector now[kAhead][kVectors];
-#pragma unroll
-    for (int i = 0; i < kAhead * kVectors; ++i) {
-      now[i / kVectors][i % kVectors] = next[i / kVectors][i % kVectors];
-    }
-    load(first + kGemvWarps * kAhead);
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int k = (first + u) * kGemvStep + l * 8;
       if (k >= K) {
-        break;  // its codes stand for zeros, and its scales may not be there
+        break;
       }
-      const int64_t at = (static_cast<int64_t>(tile) * blocks + divide(k, a.block)) * kTileRows + c * 4;
       float s[4], values[R][8], total[R];
-      load_scales(static_cast<const char*>(a.p.scales) + at * size, a.p.scale_type, s);
-      uint32_t zeros = format == kInt8 ? 0x80808080u : 0x08080808u;
-      if (a.p.zero_points) {
-        zeros = *reinterpret_cast<const uint32_t*>(a.p.zero_points + at);
-      }
+      read_scales(read[u].scales, a.p.scale_type, s);
 #pragma unroll
       for (int m = 0; m < R; ++m) {
         load_eight<X>(x + (m < rows ? m : 0) * a.p.K + k, K - k, a.x_aligned, values[m]);
@@ -115,9 +116,9 @@ gemv_kernel(ONNXQ_ARGUMENT GemvArguments a) {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t word[2] = {now[u][0].word[i], now[u][kVectors - 1].word[i]};
+        const uint32_t word[2] = {read[u].codes[0].word[i], read[u].codes[kVectors - 1].word[i]};
         float v[8];
-        const float offset = Decoder::decode(word, zeros >> (8 * i) & 0xffu, table, v);
+        const float offset = Decoder::decode(word, read[u].zeros >> (8 * i) & 0xffu, table, v);
 #pragma unroll
         for (int m = 0; m < R; ++m) {
           float dot = -offset * total[m];

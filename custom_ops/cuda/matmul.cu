@@ -44,28 +44,24 @@ void set_levels(Arguments* a, int format) {
   std::copy(kLevels[format], kLevels[format] + 16, a->levels);
 }
 
-Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
+TensorArguments tensor_arguments(const Matmul& p) {
   TensorArguments a{};
   a.p = p;
   a.halves = p.block % kStep == 0 ? 1 : 2;
   a.span = kStep / a.halves;
-  const bool table = !is_affine(p.format);
-  a.shape = cut(p, a.halves, start.device);
-  if (columns) {  // to load a kernel
-    a.shape.columns = columns;
-  }
-  if (!start.only_prepare && a.shape.shared_bytes > start.device.shared_bytes) {
-    return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) +
-           " bytes of shared memory, and this GPU has " + std::to_string(start.device.shared_bytes) + ".";
-  }
-  const int steps = steps_of(is_wide(p.format), table, a.shape.columns / 8);
-  a.group = p.block % (kStep * steps) == 0 ? steps : p.block % (kStep * 2) == 0 ? 2 : 1;
   a.extent = extent(p.N, p.K, p.block, p.format);
   a.block = make_divisor(p.block);
   a.x_aligned = aligned(p.x, p.K, p.type, 16);
   a.y_aligned = aligned(p.y, p.N, p.type, p.type == kFloat32 ? 16 : 8);
   set_levels(&a, p.format);
-  const Scratch scratch = start.only_prepare ? Scratch{0, 0} : scratch_of(a.shape, p);
+  return a;
+}
+
+using StartTensor = Error (*)(const TensorArguments&, const Grid&, const Start&);
+
+// Starts a kernel of which `a.shape` tells everything, with memory for the sums of splits.
+Error run_shape(TensorArguments a, const Start& start, StartTensor kernel) {
+  const Scratch scratch = start.only_prepare ? Scratch{0, 0} : scratch_of(a.shape, a.p);
   void* memory = nullptr;
   Error error;
   if (scratch.partial) {
@@ -77,18 +73,45 @@ Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
     }
   }
   if (error.empty()) {
-    const Grid grid{static_cast<int>(ceil_div(p.N, kWarpRows * a.shape.warps_n)), a.shape.splits,
-                    static_cast<int>(ceil_div(p.M, a.shape.columns)), kThreads,
+    const Grid grid{static_cast<int>(ceil_div(a.p.N, kWarpRows * a.shape.warps_n)), a.shape.splits,
+                    static_cast<int>(ceil_div(a.p.M, a.shape.columns)), a.shape.warps_n * a.shape.warps_k * 32,
                     static_cast<size_t>(a.shape.shared_bytes)};
-    error = table               ? start_tensor_table(a, grid, start)
-            : p.format == kInt8 ? start_tensor_int8(a, grid, start)
-                                : start_tensor_int4(a, grid, start);
+    error = kernel(a, grid, start);
   }
   if (memory) {
     const Error released = release(memory, start.stream);
     error = error.empty() ? released : error;
   }
   return error;
+}
+
+Error run_tensor(const Matmul& p, const Start& start, int columns = 0) {
+  TensorArguments a = tensor_arguments(p);
+  const bool table = !is_affine(p.format);
+  a.shape = cut(p, a.halves, start.device);
+  if (columns) {  // to load a kernel
+    a.shape.columns = columns;
+  }
+  if (!start.only_prepare && a.shape.shared_bytes > start.device.shared_bytes) {
+    return "onnxq's tensor-core kernel needs " + std::to_string(a.shape.shared_bytes) +
+           " bytes of shared memory, and this GPU has " + std::to_string(start.device.shared_bytes) + ".";
+  }
+  const int steps = steps_of(is_wide(p.format), table, a.shape.columns / 8);
+  a.group = p.block % (kStep * steps) == 0 ? steps : p.block % (kStep * 2) == 0 ? 2 : 1;
+  return run_shape(a, start, table ? start_tensor_table : p.format == kInt8 ? start_tensor_int8 : start_tensor_int4);
+}
+
+Error run_direct(const Matmul& p, const Start& start, int columns = 0, int warps = 0) {
+  TensorArguments a = tensor_arguments(p);
+  a.shape = cut_direct(p, start.device);
+  if (columns) {  // to load a kernel
+    a.shape.columns = columns;
+    a.shape.warps_k = warps;
+  }
+  const int ahead = direct_ahead(is_wide(p.format), a.shape.columns / 8);
+  a.group = p.block % (kStep * ahead) == 0 ? ahead : 1;
+  const bool table = !is_affine(p.format);
+  return run_shape(a, start, table ? start_direct_table : p.format == kInt8 ? start_direct_int8 : start_direct_int4);
 }
 
 Error run_gemv(const Matmul& p, const Start& start) {
@@ -158,9 +181,11 @@ Error run_dequantize(const Matmul& p, const Start& start, void* library) {
 
 Error run(const Matmul& p, const Start& start, void* library) {
   const bool has_library = library && has_cublas();
-  switch (choose(p, has_library)) {
+  switch (choose(p, has_library, aligned(p.x, p.K, p.type, 16))) {
     case kGemv:
       return run_gemv(p, start);
+    case kDirect:
+      return run_direct(p, start);
     case kTensor:
       return run_tensor(p, start);
     default:
@@ -229,6 +254,11 @@ Error prepare(const Matmul& p) {
   }
   for (int columns = 8; error.empty() && columns <= 8 * widest(p.type); columns *= 2) {
     error = run_tensor(each, start, columns);
+  }
+  for (int columns = 8; error.empty() && columns <= direct_columns(p.type); columns *= 2) {
+    for (const int warps : {8, 16}) {
+      error = error.empty() ? run_direct(each, start, columns, warps) : error;
+    }
   }
   for (const int type : {kFloat32, kFloat16, kBfloat16}) {
     DequantizeArguments dequantize{};

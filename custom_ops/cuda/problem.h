@@ -15,7 +15,7 @@ using Error = std::string;  // a sentence; none if empty
 enum ElementType : int32_t { kFloat32 = 1, kFloat16 = 10, kBfloat16 = 16 };
 
 // Which kernel; kAuto takes the one that the table in choose.h names.
-enum Path : int32_t { kAuto = 0, kGemv = 1, kTensor = 2, kDequantize = 3 };
+enum Path : int32_t { kAuto = 0, kGemv = 1, kTensor = 2, kDequantize = 3, kDirect = 4 };
 
 // y[M, N] = x[M, K] · w[N, K]ᵀ + bias. Addresses are the device's; x, bias and y are dense and share `type`.
 struct Matmul {

@@ -20,7 +20,7 @@ Error fill_from(const FillArguments& a, int to_type, const Grid& grid, const Sta
 }  // namespace
 
 Error start_dequantize(const DequantizeArguments& a, int type, const Start& start) {
-  const Grid grid{blocks_for(a.tiles * ceil_div(a.stride, kGemvStep) * 32), 1, 1, kRowThreads, 0};
+  const Grid grid{blocks_for(a.tiles * ceil_div(a.stride, kGemvStep) * 32), 1, 1, kRowThreads, 16 * sizeof(float)};
   switch (type) {
     case kFloat16:
       return launch<dequantize_kernel<Float16>>(start.device, grid, start.stream, a, start.only_prepare);

@@ -44,6 +44,11 @@ template <class Y>
 ONNXQ_KERNEL(kRowThreads, 2)
 dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
   using Bits = typename Y::Bits;
+  float* levels = reinterpret_cast<float*>(shared_memory());  // lanes read them at different places at once
+  if (thread_index() < 16) {
+    levels[thread_index()] = a.levels[thread_index()];
+  }
+  synchronize_block();
   const int lane = thread_index() % 32, c = lane & 3, wide = is_wide(a.p.format), vectors = wide ? 2 : 1;
   const int64_t steps = ceil_div(a.stride, kGemvStep);
   const int64_t warp = (static_cast<int64_t>(block_x()) * kRowThreads + thread_index()) / 32;
@@ -56,7 +61,7 @@ dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
   uint32_t zeros = wide ? 0x80808080u : 0x08080808u;
   if (k < a.p.K) {
     const int64_t at = (tile * a.extent.blocks + divide(static_cast<int>(k), a.block)) * kTileRows + c * 4;
-    const int size = a.p.scale_type == kScaleFloat32 ? 4 : a.p.scale_type == kScaleFloat16 ? 2 : 1;
+    const int size = scale_size(a.p.scale_type);
     load_scales(static_cast<const char*>(a.p.scales) + at * size, a.p.scale_type, s);
     if (a.p.zero_points) {
       zeros = *reinterpret_cast<const uint32_t*>(a.p.zero_points + at);
@@ -79,7 +84,7 @@ dequantize_kernel(ONNXQ_ARGUMENT DequantizeArguments a) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       const uint32_t code = code_of(word, e, wide);
-      value[e] = k + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, a.levels) : 0.0f;
+      value[e] = k + e < a.p.K ? s[i] * decode_one(code, a.p.format, zeros >> (8 * i) & 0xffu, levels) : 0.0f;
     }
     store_eight<Y>(to, value);
   }
@@ -108,7 +113,7 @@ gather_kernel(ONNXQ_ARGUMENT GatherArguments a) {
   const uint32_t word[2] = {line[0], wide ? line[kLine / 4] : 0u};
   float s[4];
   {
-    const int size = a.p.scale_type == kScaleFloat32 ? 4 : a.p.scale_type == kScaleFloat16 ? 2 : 1;
+    const int size = scale_size(a.p.scale_type);
     load_scales(static_cast<const char*>(a.p.scales) + scale / 4 * 4 * size, a.p.scale_type, s);
   }
   const int q = static_cast<int>(scale % 4);

@@ -19,8 +19,6 @@
 namespace onnxq {
 namespace {
 
-ONNXQ_DEVICE int scale_size(int type) { return type == kScaleFloat32 ? 4 : type == kScaleFloat16 ? 2 : 1; }
-
 template <class Decoder, class X, int NT>
 struct TensorBlock : TensorSums<X, NT> {
   static constexpr bool kWide = Decoder::kWide;
@@ -160,14 +158,6 @@ struct TensorBlock : TensorSums<X, NT> {
     }
   }
 
-  ONNXQ_DEVICE void multiply(float (&d)[2][4], const uint32_t (&w)[4][4], const uint32_t (&pair)[4]) const {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      X::Compute::mma(d[j], w[2 * j][0], w[2 * j + 1][0], w[2 * j][1], w[2 * j + 1][1], pair[0], pair[1]);
-      X::Compute::mma(d[j], w[2 * j][2], w[2 * j + 1][2], w[2 * j][3], w[2 * j + 1][3], pair[2], pair[3]);
-    }
-  }
-
   ONNXQ_DEVICE void add(int nt, const float (&d)[2][4], const float (&s)[4]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -199,10 +189,10 @@ struct TensorBlock : TensorSums<X, NT> {
           X::template pairs<Decoder::kOrder>(x_row + nt * 8 * a.shape.row_bytes + u * kStep * sizeof(Bits), pair);
           if constexpr (group == 1) {
             float one[2][4] = {};
-            multiply(one, w, pair);
+            multiply_step<X>(one, w, pair);
             add(nt, one, s);
           } else {
-            multiply(d[nt], w, pair);
+            multiply_step<X>(d[nt], w, pair);
           }
         }
       }
@@ -234,7 +224,7 @@ struct TensorBlock : TensorSums<X, NT> {
         for (int p = 0; p < 4; ++p) {
           pair[p] = t >> 1 == i % 2 ? pair[p] : 0u;
         }
-        multiply(d, w, pair);
+        multiply_step<X>(d, w, pair);
         add(nt, d, s);
       }
     }

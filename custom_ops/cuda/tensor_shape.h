@@ -12,9 +12,12 @@ constexpr int kWarps = 8, kThreads = kWarps * 32;
 ONNXQ_HD constexpr int steps_of(bool wide, bool table, int nt) { return wide || table || nt == 8 ? 2 : 4; }
 ONNXQ_HD constexpr int depth_of(bool wide, bool table, int nt) { return !wide && table != (nt == 8) ? 4 : 3; }
 
+// Steps of a warp of the direct kernel whose loads leave together, in as many registers as columns of x leave.
+ONNXQ_HD constexpr int direct_ahead(bool wide, int nt) { return wide ? 2 : nt == 1 ? 4 : 2; }
+
 // How a launch is cut; made by cut() in choose.h.
 struct TensorShape {
-  int warps_n, warps_k, splits;                                         // warps_n · warps_k = 8
+  int warps_n, warps_k, splits;                                         // warps_n · warps_k = 8, or 16 of the direct one
   int columns;                                                          // rows of x a block takes: 8 · NT
   int steps, stages;                                                    // of 32 k; of a stage's k, all splits together
   int stage_k, row_bytes;                                               // of x in a stage

@@ -7,6 +7,16 @@
 namespace onnxq {
 namespace {
 
+// d += a step of 32 k: of w each register pair of 8 k of four rows, of x the pairs of the same k of a column.
+template <class X>
+ONNXQ_DEVICE void multiply_step(float (&d)[2][4], const uint32_t (&w)[4][4], const uint32_t (&pair)[4]) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    X::Compute::mma(d[j], w[2 * j][0], w[2 * j + 1][0], w[2 * j][1], w[2 * j + 1][1], pair[0], pair[1]);
+    X::Compute::mma(d[j], w[2 * j][2], w[2 * j + 1][2], w[2 * j][3], w[2 * j + 1][3], pair[2], pair[3]);
+  }
+}
+
 // Each thread's share: for n8 tile nt and mma j, the four elements of operand C.
 template <class X, int NT>
 struct TensorSums {

@@ -14,7 +14,7 @@ from onnxq import formats
 FORMATS = {"int4": 0, "int8": 1, "nf4": 2, "fp4": 3, "mxfp4": 4}
 TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(ml_dtypes.bfloat16): 16}
 SCALES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint8): 2}
-PATHS = {"auto": 0, "gemv": 1, "tensor": 2, "dequantize": 3}
+PATHS = {"auto": 0, "gemv": 1, "tensor": 2, "dequantize": 3, "direct": 4}
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

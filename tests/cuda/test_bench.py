@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-FOLDER = Path(__file__).parents[2] / "custom_ops" / "bench"
 pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
-
-
 @pytest.mark.sweep
-def test_kernels_are_checked_and_timed(folder: None, emulated_library: Path, tmp_path: Path) -> None:
+def test_kernels_are_checked_and_timed(emulated_library: Path, tmp_path: Path) -> None:
     import bench_cuda
 
     output = tmp_path / "results.md"
@@ -31,7 +24,7 @@ def test_kernels_are_checked_and_timed(folder: None, emulated_library: Path, tmp
 
 
 @pytest.mark.sweep
-def test_thresholds_are_printed_as_the_table_in_choose_h(folder: None, emulated_library: Path) -> None:
+def test_thresholds_are_printed_as_the_table_in_choose_h(emulated_library: Path) -> None:
     import bench_cuda
 
     arguments = ["--quick", "--thresholds", "--rows", "1,3", "--library", str(emulated_library)]
@@ -40,9 +33,7 @@ def test_thresholds_are_printed_as_the_table_in_choose_h(folder: None, emulated_
 
 
 @pytest.mark.sweep
-def test_a_wrong_answer_stops_the_benchmark(
-    folder: None, emulated_library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_answer_stops_the_benchmark(emulated_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import bench_cuda
 
     monkeypatch.setattr(bench_cuda, "FORMATS", bench_cuda.FORMATS | {"nf4": 3})
@@ -50,7 +41,7 @@ def test_a_wrong_answer_stops_the_benchmark(
     assert done.exit_code != 0 and "nf4" in done.output and "relative error" in done.output
 
 
-def test_onnxruntimes_operators_are_checked_and_timed(folder: None) -> None:
+def test_onnxruntimes_operators_are_checked_and_timed() -> None:
     import bench_cuda
     import bench_cuda_ort as ort
     import bench_peers
@@ -67,7 +58,7 @@ def test_onnxruntimes_operators_are_checked_and_timed(folder: None) -> None:
     assert bench_peers.parse('noise\n{"a": {"4": 1.0}}\n') == [{"a": {4: 1.0}}]
 
 
-def test_a_wrong_answer_of_a_peer_is_none(folder: None) -> None:
+def test_a_wrong_answer_of_a_peer_is_none() -> None:
     import bench_peers
 
     rng = bench_peers.np.random.default_rng(0)
@@ -79,7 +70,7 @@ def test_a_wrong_answer_of_a_peer_is_none(folder: None) -> None:
         bench_peers.check(bench_peers.np.roll(y, 1, axis=1), x, w)
 
 
-def test_what_a_peer_does_not_come_to_is_left_out(folder: None, tmp_path: Path) -> None:
+def test_what_a_peer_does_not_come_to_is_left_out(tmp_path: Path) -> None:
     import bench_peers
 
     script = tmp_path / "peer.py"

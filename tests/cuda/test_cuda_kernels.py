@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 X_TYPES = {"float16": np.dtype(np.float16), "bfloat16": BFLOAT16, "float32": np.dtype(np.float32)}
 #: Half a unit in the last place, relative.
 EPSILON = {X_TYPES["float16"]: 2.0**-11, X_TYPES["bfloat16"]: 2.0**-8, X_TYPES["float32"]: 2.0**-24}
-PATHS = ["gemv", "tensor", "dequantize"]
+PATHS = ["gemv", "tensor", "dequantize", "direct"]
 every_path = pytest.mark.parametrize("path", PATHS)
 every_format = pytest.mark.parametrize("format", FORMATS)
 every_type = pytest.mark.parametrize("type", X_TYPES)
@@ -32,7 +32,7 @@ def assert_close(y: NDArray, w: Weight, x: NDArray, path: str, bias: NDArray | N
         wanted, magnitude = wanted + bias.astype(np.float64), magnitude + np.abs(bias.astype(np.float64))
     half = EPSILON[BFLOAT16 if x.dtype == np.float32 else x.dtype]
     rounds_x = x.dtype == np.float32 and path != "gemv"
-    rounds_w = path == "dequantize" or (path == "tensor" and w.format in ("nf4", "fp4"))
+    rounds_w = path == "dequantize" or (path in ("tensor", "direct") and w.format in ("nf4", "fp4"))
     relative = (w.codes.shape[1] + 8) * 2.0**-24 * 2 + half * 1.01 * (rounds_x + rounds_w)
     # The vector kernel sums codes as they lie, up to 31, and takes the zero point away afterwards.
     if path == "gemv" and w.format == "int4":

@@ -111,7 +111,7 @@ def at_the_end_of_a_page(array: NDArray) -> NDArray:
     return made
 
 
-@pytest.mark.parametrize("path", ["gemv", "tensor", "dequantize"])
+@pytest.mark.parametrize("path", ["gemv", "tensor", "dequantize", "direct"])
 @pytest.mark.parametrize("format", ["int4", "int8", "mxfp4"])
 @pytest.mark.parametrize(("n", "k", "block"), [(16, 64, 32), (33, 80, 16), (47, 129, 128), (17, 48, 48)])
 def test_nothing_is_read_or_written_behind_its_end(
