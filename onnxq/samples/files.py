@@ -220,6 +220,8 @@ def _tables(
         names = ", ".join(schema.names[:6])
         raise BadData(f"'{files[0]}' has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
     maker = make(used.kinds, named)
+    if not used.kinds:
+        maker.reading.tell_unused("the samples are numbers of a table, which are taken as they are")
 
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
         where = f"'{file}', row {number}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, UnusedOption
 from onnxq.runtime.session import Input
 from onnxq.samples.source import open_data
 
@@ -38,7 +39,7 @@ def csv_of(rows: list[dict[str, Any]], file: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("header", "columns"),
-    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r", 3), ("name,X,Y,Z", 3)],
+    [("p,q,r", 3), ("p,q,r,label", 4), ("p,name,q,r,label", 4), ("name,X,Y,Z", 3)],
     ids=["numbers", "and a label", "and a name", "places and a name"],
 )
 def test_numbers_of_a_row_are_one_input(tmp_path: Path, header: str, columns: int) -> None:
@@ -119,6 +120,8 @@ def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path,
     [
         ("name,p,q,label", "whether 'label' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
         ("id,name,p,q", "whether 'id' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
+        ("area,name,rooms,price", "'price' is one of the 3 numbers .* or 'name', .* or call the answer 'label'$"),
+        ("price,area,rooms,name", "whether 'rooms' is one of the 3 numbers"),
         ("id,name,p,q,r", "whether 'r' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
         ("Survived,Pclass,p,q", r"has 4 columns of numbers \(Survived, Pclass, p, q\), 'x' takes 3"),
         ("p,q,r,target_temp", r"has 4 columns of numbers \(p, q, r, target_temp\), 'x' takes 3"),
@@ -141,5 +144,65 @@ def test_what_names_do_not_tell_is_not_guessed(tmp_path: Path, header: str, mess
 def test_texts_are_texts_though_one_is_a_number(tmp_path: Path) -> None:
     """In each of the ways that a file may hold them."""
     words = [*map("word {}".format, range(20)), "2012"]
-    (tmp_path / "t.csv").write_text("p,q,name,r\n" + "".join(f"1,2,{word},3\n" for word in words))
+    (tmp_path / "t.csv").write_text("p,q,name,r,class\n" + "".join(f"1,2,{word},3,no\n" for word in words))
     assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[1, 2, 3]]] * 21
+
+
+def test_columns_beside_texts_are_no_input_of_any_width(tmp_path: Path) -> None:
+    """Else how often a sentence was liked would be the pieces of it."""
+    (tmp_path / "t.csv").write_text("sentence,stars,label\nfine,5,1\n")
+    with pytest.raises(BadData, match="how many numbers 'pieces' takes is open, and 'sentence' holds none: leave out"):
+        open_data(tmp_path / "t.csv", (Input("pieces", np.dtype(np.int64), ("batch", "length")),))
+
+
+def test_a_number_named_like_an_input_of_several_is_one_of_them(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y,z\n1,2,3\n")
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[1, 2, 3]]]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.bool_, np.float16])
+def test_a_row_of_whole_numbers_is_of_the_kind_that_the_input_takes(tmp_path: Path, kind: type) -> None:
+    (tmp_path / "t.csv").write_text("p,q,r\n1,0,1\n")
+    (sample,) = open_data(tmp_path / "t.csv", (Input("x", np.dtype(kind), (None, 3)),))
+    assert sample["x"].dtype == kind and sample["x"].tolist() == [[1, 0, 1]]
+
+
+def test_decimal_numbers_are_numbers(tmp_path: Path) -> None:
+    file = write(pa.table({"p": [Decimal("1.5")], "q": [2.0], "r": [3]}), tmp_path / "t.parquet")
+    assert [s["x"].tolist() for s in open_data(file, ROW)] == [[[1.5, 2, 3]]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((None, 1, 4, 5), "1 × 4 × 5"),
+        ((1, 4, 5, 1), "4 × 5 × 1"),
+        (("batch", 4, 5), "4 × 5"),
+        ((3, 2, 2, 5), "2 × 2 × 5"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("label", [True, False], ids=["with a label", "alone"])
+def test_a_row_of_pixels_is_an_image(tmp_path: Path, shape: tuple, words: str, label: bool) -> None:
+    """As MNIST is handed about, with the label first; a batch of one size is that often the same."""
+    (rows,) = rows_of(",".join(f"pixel{i}" for i in range(20)), 1)
+    file = csv_of([{"label": 99} | rows if label else rows], tmp_path / "t.csv")
+    said = rf"t\.csv': the 20 numbers of a row are 'x' of {words}, in their order and unscaled"
+    with pytest.warns(RuntimeWarning, match=said):
+        data = open_data(file, (Input("x", F32, shape),))
+    (sample,) = data
+    size = [dim if isinstance(dim, int) else 1 for dim in shape]
+    wanted = np.arange(1.0, 21).reshape(1, *size[1:])
+    np.testing.assert_array_equal(sample["x"], np.broadcast_to(wanted, size))
+
+
+def test_rows_that_are_no_images_are_refused_with_the_numbers_of_one(tmp_path: Path) -> None:
+    file = csv_of(rows_of("label,p,q,r"), tmp_path / "t.csv")
+    with pytest.raises(BadData, match=r"has 4 columns of numbers .*, 'x' takes 18 \(2 × 3 × 3\): leave out"):
+        open_data(file, (Input("x", F32, (None, 2, 3, 3)),))
+
+
+def test_a_preprocessing_of_numbers_is_told_to_do_nothing(tmp_path: Path) -> None:
+    file = csv_of(rows_of("p,q,r"), tmp_path / "t.csv")
+    with pytest.warns(UnusedOption, match="the preprocessing changes nothing: the samples are numbers of a table"):
+        open_data(file, ROW, "scale=255")

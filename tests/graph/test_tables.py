@@ -76,6 +76,31 @@ def test_a_column_is_not_only_what_its_first_cells_are(tmp_path: Path, first: st
         next(open_data(tmp_path / "t.csv", ROW).after(300_000))
 
 
+def test_a_text_may_have_line_breaks_wherever_it_is(tmp_path: Path) -> None:
+    """Behind the first megabyte too, and where the pieces of a row are rows of as many cells."""
+    head, rows = "p,q,r,note,label\n", [f'{i},1,2,"{{}}",4\n' for i in range(60_000)]
+    (tmp_path / "t.csv").write_text(head + "".join(row.format("a,\n5,6,7,b") for row in rows))
+    found = list(open_data(tmp_path / "t.csv", ROW))
+    assert len(found) == 60_000 and all(s["x"].tolist() == [[i, 1, 2]] for i, s in enumerate(found))
+    (tmp_path / "t.csv").write_text(head + "".join(row.format("a") for row in rows) + '1,2,3,"a' + "7,\n" * 999_999)
+    with pytest.raises(BadData, match=r"is not a readable table: .* a quote in it may not be closed"):
+        list(open_data(tmp_path / "t.csv", ROW))
+
+
+def test_names_may_be_longer_than_a_megabyte(tmp_path: Path) -> None:
+    names = [f"{i:0200}" for i in range(9_000)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["0.5"] * 9_000) + "\n")
+    assert [s["x"].shape for s in open_data(tmp_path / "t.csv", (Input("x", F32, (None, 9_000)),))] == [(1, 9_000)]
+
+
+def test_of_several_columns_of_texts_it_is_said_which_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("author,review,stars\nfox,lazy dog,5\n")
+    how = reading_of(None, corpora.tokenizer(tmp_path / "tok"), 16)
+    with pytest.warns(RuntimeWarning, match=r"'author' is taken for the texts, not 'review': call .* 'text'$"):
+        data = open_data(tmp_path / "t.csv", (Input("input_ids", I64, ("b", "s")),), how)
+    assert [s["input_ids"].size for s in data] == [1]
+
+
 def test_kinds_of_tables_in_one_folder(tmp_path: Path) -> None:
     inputs = (Input("n", I64, (None, 1)), Input("s", np.dtype(np.object_), (None, 1)))
     for name in ("a.csv", "c.tsv"):
@@ -236,6 +261,7 @@ def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
             "which of them|is not a readable table|makes the inputs|columns",
         ),
         (b"p,q\n1,2\n", "t.csv", r"has 2 columns of numbers \(p, q\), 'x' takes 3: leave out the others"),
+        (b"0,0,9\n1,2,3\n", "t.csv", "has 2 columns '0': names must not come twice, and its first line must be names"),
         (b"name\nzoe\n", "t.csv", "has the columns name, of which none makes the inputs x"),
         (b"p;q;r\n1;2;3\n", "t.csv", r"has one column, 'p;q;r': the delimiter of \.csv must be a comma"),
     ],

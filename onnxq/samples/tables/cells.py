@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from decimal import Decimal
 from pathlib import Path
@@ -54,7 +55,8 @@ def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], 
         for name, x in numbers:
             if x.dtype.kind == "O":
                 raise BadData(f"{where}: '{name}' is the text {x.item()!r:.60}, and a row of '{rest.name}' has numbers")
-        found[rest.name] = shaped(np.array([float(x) for _, x in numbers]), rest)
+        is_exact = rest.dtype.kind in "iub" and all(x.dtype.kind in "iub" for _, x in numbers)
+        found[rest.name] = shaped(np.array([x.item() if is_exact else float(x) for _, x in numbers]), rest)
     return found
 
 
@@ -113,7 +115,9 @@ def _cell(value: Any, what: str) -> NDArray:
         found = ()
     if found is None:
         return np.array(float("nan"))
-    if isinstance(found, (bool, int, float, Decimal, str, list)):
+    if isinstance(found, Decimal):
+        found = float(found)
+    if isinstance(found, (bool, int, float, str, list)):
         with contextlib.suppress(ValueError):  # of lists of different lengths
             return np.array(found, object if isinstance(found, str) else None)
     raise BadData(f"{what} is of type {value.type}, not a number, a text or a list of them")
@@ -125,8 +129,11 @@ def shaped(x: NDArray, i: Input) -> NDArray:
     if shape is None or x.ndim > len(shape):
         return x
     missing = len(shape) - x.ndim
-    fixed = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in shape]
-    if missing > 0 and x.size == np.prod(fixed):
-        return x.reshape(fixed)
-    x = x.reshape((1,) * missing + x.shape)
-    return np.repeat(x, fixed[0], axis=0) if missing and fixed and x.shape[0] == 1 else x
+    if not missing:
+        return x
+    first, *behind = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in shape]
+    if x.size in (math.prod(behind), first * math.prod(behind)):
+        x = x.reshape(-1, *behind)
+    else:
+        x = x.reshape((1,) * missing + x.shape)
+    return np.repeat(x, first, axis=0) if len(x) == 1 else x

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxq.boundary import warn
 from onnxq.errors import BadData
 from onnxq.files import limits
 from onnxq.runtime.session import Input
 from onnxq.samples.tables import rows
-from onnxq.samples.tables.table import MARKS, is_text, plain
+from onnxq.samples.tables.table import MARKS, is_text, number_in, plain
 from onnxq.samples.texts.text import role_of
 
 _SOUND = re.compile("audio|wav|speech|sound")
@@ -57,6 +58,8 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         BadData: names come twice, or see `rows.row_of`.
     """
     given = tuple(i.name for i in inputs if i.name in schema.names)
+    if len(given) == len(inputs) == 1 and rows.takes_several(inputs[0]) and rows.is_number(schema.field(given[0]).type):
+        given = ()  # one of the numbers of a row, as x of x, y, z
     rest = [i for i in inputs if i.name not in given]
     types = {field.name: plain(field.type) for field in schema if field.name not in given}
     features = _features(schema)
@@ -67,7 +70,8 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     texts = [name for name in _TEXT if name in named] or strings
     (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
     if times > 1:
-        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice")
+        where = ", and its first line must be names" if is_text(file) and number_in(most) is not None else ""
+        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{where}")
     if is_text(file) and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
         mark = MARKS[file.suffix.lower()][0]
         raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
@@ -78,6 +82,9 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         sounds[0] if sounds and any(i.dtype.kind == "f" for i in rest) else None,
         texts[0] if texts and any(role_of(i) for i in rest) else None,
     )
+    if made.text is not None and len(texts) > 1 and made.text not in _TEXT:
+        others = ", ".join(f"'{name}'" for name in texts[1:4])
+        warn(f"'{file}': '{made.text}' is taken for the texts, not {others}: call the column of the texts 'text'")
     if given or made.kinds or len(rest) != 1:
         return made.typed(schema)
     return Columns(row=rows.row_of(types, strings, rest[0], file)).typed(schema)

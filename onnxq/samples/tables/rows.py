@@ -2,18 +2,21 @@
 
 A column that is left out without need moves all behind it, and what is left out by mistake makes room for an id or for
 the answer. So marks in a column of numbers, as of what is missing, do not make it one of texts; and of what the number
-of columns and their names do not tell, nothing is guessed.
+of columns and their names do not tell, nothing is guessed. Beside columns of texts, which a program may give the model
+as codes, as many columns of numbers as the model takes may be so by chance, the answer among them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxq.errors import BadData
+from onnxq.boundary import warn
+from onnxq.errors import BadData, amount
 from onnxq.files import room
 from onnxq.runtime.session import Input
 from onnxq.samples.tables.table import BATCH, batches, is_empty, is_text, number_in
@@ -26,6 +29,7 @@ _LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)"
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: Rows by which texts are told from numbers with marks among them; and characters of a word that is no number.
 _ROWS, _LONG = 1024, 400
+_LEAVE_OUT = "leave out the columns that are not for the model"
 
 
 def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path) -> tuple[str, ...]:
@@ -39,34 +43,80 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
         BadData: they are more or fewer than `i` takes, or which of them it takes is not to be told.
     """
     mixed = _mixed(texts, file)
-    numbers = [name for name, type in types.items() if name in mixed or _NUMBERS.match(str(type))]
+    numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
+    others = [name for name, type in types.items() if name not in numbers and str(type) != "null"]
     answers = [name for name in numbers if _ANSWER.fullmatch(name)]
     ids = [name for name in numbers if _ID.fullmatch(name)]
-    width = i.shape[-1] if i.shape else None
+    width = _width(i)
     if not numbers:
         return ()
-    if not isinstance(width, int):
+    if width is None:
+        if others:
+            raise BadData(
+                f"'{file}': how many numbers '{i.name}' takes is open, and '{others[0]}' holds none: {_LEAVE_OUT}"
+            )
         left_out = {*answers, *(name for name in ids if name in mixed)}
         return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
     answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name)]
-    row = _without(numbers, answers, ids, len(numbers) - width)
+    row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
     if row is None:
+        takes = f"{width} ({axes})" if axes else f"{width}"
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
-            f"'{file}' has {len(numbers)} columns of numbers ({_few(numbers)}{also}), '{i.name}' takes {width}: leave "
-            "out the others, or name columns like the model's inputs"
+            f"'{file}' has {amount(len(numbers), 'column')} of numbers ({_few(numbers)}{also}), '{i.name}' takes "
+            f"{takes}: leave out the others, or name columns like the model's inputs"
         )
-    is_place = {"x", "y"} <= {name.lower() for name in row}  # where y is no answer
-    doubtful = [name for name in (*answers, *ids) if name in row and not (is_place and name.lower() == "y")]
-    others = [name for name in types if name not in numbers]
-    if not doubtful and len(row) < len(numbers) and {*ids} - {*row} and not answers:
-        doubtful = [row[-1]]  # without the id as many as the model takes, of which one may be the answer
-    if doubtful and others:
+    doubtful = _doubtful(row, [*answers, *ids])
+    if others and (doubtful or not (_is_of_places(row) or {*answers} - {*row} or any(map(_is_answer, others)))):
+        hint = "" if doubtful else ", or call the answer 'label'"
+        place = "the number" if width == 1 else f"one of the {width} numbers"
         raise BadData(
-            f"'{file}': whether '{doubtful[0]}' is one of the {width} numbers that '{i.name}' takes, or "
-            f"'{others[0]}', which holds none, cannot be told: leave out the columns that are not for the model"
+            f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which "
+            f"holds none, cannot be told: {_LEAVE_OUT}{hint}"
         )
+    if axes:
+        warn(f"'{file}': the {width} numbers of a row are '{i.name}' of {axes}, in their order and unscaled")
     return row
+
+
+def is_number(type: Any) -> bool:
+    return _NUMBERS.match(str(type)) is not None
+
+
+def takes_several(i: Input) -> bool:
+    """Whether no single number is a sample of `i`."""
+    return _width(i) not in (None, 1)
+
+
+def _axes(i: Input) -> list[int | None]:
+    """Those along which the numbers of a row lie, all but that of the batch; None is an open one."""
+    axes = [dim if isinstance(dim, int) and dim > 0 else None for dim in i.shape or ()]
+    return axes[1:] or axes
+
+
+def _width(i: Input) -> int | None:
+    """How many numbers a row has, if not any number will do: all of a sample, or of one of steps that are open."""
+    axes = _axes(i)
+    return math.prod(dim or 0 for dim in axes) or axes[-1] if axes else None
+
+
+def _in_words(axes: Sequence[int | None]) -> str:
+    """Axes behind each other that are more than one number long; nothing where only one is."""
+    return " × ".join(map(str, axes)) if None not in axes and sum(dim != 1 for dim in axes) > 1 else ""
+
+
+def _doubtful(row: Sequence[str], suspects: Sequence[str]) -> str | None:
+    """One of `row` that its name says to be an id or the answer."""
+    return next((name for name in suspects if name in row and not (_is_of_places(row) and name in "yY")), None)
+
+
+def _is_of_places(row: Sequence[str]) -> bool:
+    """Whether y is no answer."""
+    return {"x", "y"} <= {name.lower() for name in row}
+
+
+def _is_answer(name: str) -> bool:
+    return bool(_ANSWER.fullmatch(name) or _LIKE_AN_ANSWER.fullmatch(name))
 
 
 def _without(numbers: list[str], answers: list[str], ids: list[str], excess: int) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from onnxq.files import room
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
 #: Rows that are in memory at a time.
 BATCH = 64
+_LEAST_BLOCK, _MOST_BLOCK = 1 << 20, 1 << 26
 #: Marks between cells, of files that are text.
 MARKS = {".csv": ("a comma", ","), ".tsv": ("a tab", "\t")}
 #: Integers that arrays hold.
@@ -49,9 +50,10 @@ def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]
     try:
         with contextlib.ExitStack() as opened:
             if is_text(file):
-                cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1])
+                cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1], newlines_in_values=True)
                 how = arrow.csv.ConvertOptions(column_types=types)
-                found = opened.enter_context(arrow.csv.open_csv(file, parse_options=cut, convert_options=how))
+                read = arrow.csv.ReadOptions(block_size=_block(file))
+                found = opened.enter_context(arrow.csv.open_csv(file, read, cut, how))
             elif file.suffix.lower() == ".parquet":
                 found = opened.enter_context(arrow.parquet.ParquetFile(file)).iter_batches(BATCH)
             else:
@@ -61,7 +63,16 @@ def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]
             while (batch := _next(found)) is not None:
                 yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise BadData(f"'{file}' is not a readable table: {first_line(error)}") from None
+        why = first_line(error)
+        if why.startswith("straddling object"):
+            why = "a row of it is longer than any should be: a quote in it may not be closed"
+        raise BadData(f"'{file}' is not a readable table: {why}") from None
+
+
+def _block(file: Path) -> int:
+    """Bytes of a text that are read at a time: a few rows at least, which are about as long as the line of names."""
+    with file.open("rb") as opened:
+        return max(_LEAST_BLOCK, min(4 * len(opened.readline(_MOST_BLOCK)), _MOST_BLOCK))
 
 
 def _next(found: Iterator[Any]) -> Any:
