@@ -39,7 +39,7 @@ from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
 from onnxq.checkpoints.matching.put import Placing
-from onnxq.checkpoints.own_arrays import as_in_graph, parts_of, without_tables
+from onnxq.checkpoints.own_arrays import as_in_graph, as_prepared, own_biases, parts_of, without_tables
 from onnxq.checkpoints.schemes import gguf, linear4bit
 from onnxq.checkpoints.stored import Layer
 from onnxq.errors import BadModel, BadRecipe, listed
@@ -161,6 +161,8 @@ def import_weights(
     before = write.nbytes_to_write(loaded) if model is None else sum(file.stat().st_size for file in files)
     if (quantized := is_quantized(loaded)) is not None:
         raise BadModel(f"'{path}' is quantized already ({quantized}): give the float model")
+    if model is not None:
+        loaded = as_prepared(loaded, tensors, lambda: load_model(path))
     make_products.add(loaded, how.add, layers)
     found, given = _put_in(loaded, tensors, layers, place, how, is_whole=model is not None)
     told = found.match
@@ -272,7 +274,8 @@ def _constants(
 ) -> dict[str, str]:
     """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`; which ones."""
     aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
-    apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors}
+    own = own_biases(model, tensors, layers)
+    apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors} - own
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
     names = {alias for layer in layers for alias in (dotted(layer.name), *map(dotted, layer.aliases))}
     return plain.replace_constants(model, tensors, aliases, apart, doubtful, names, renamed, is_checked=is_checked)

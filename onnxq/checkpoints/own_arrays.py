@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -18,11 +19,13 @@ from onnxq.checkpoints import own_file
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.checkpoints.schemes import FLOATS
+from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.checkpoints.stored import Layer, key
 from onnxq.errors import BadData, BadModel
 from onnxq.formats import QuantizedTensor
 from onnxq.model import graph
-from onnxq.model.weights import weights_of
+from onnxq.model.weights import Weight, weights_of
+from onnxq.passes.prepare import prepare
 
 Read = Callable[[], Any]
 
@@ -43,6 +46,54 @@ def as_in_graph(checkpoint: Checkpoint) -> Checkpoint:
                 floats[name] = _decoded(file, name, entry)
                 gone.update(_parts(name, entry))
     return with_floats(checkpoint, floats, gone)
+
+
+def as_prepared(model: ir.Model, checkpoint: Checkpoint, again: Callable[[], ir.Model]) -> ir.Model:
+    """The model; or as it is quantized, where a file of ours has weights by names that preparing gave them: kernels
+    with a norm folded into them, weights that the model decodes or turns.
+
+    Args:
+        again: loads the model.
+    """
+    names = _names(checkpoint)
+    missing = names - _constants(model)
+    if not missing:
+        return model
+    prepared = again()
+    prepare(prepared)
+    return prepared if len(names - _constants(prepared)) < len(missing) else model
+
+
+def own_biases(model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer]) -> set[str]:
+    """Tensors of our own file that are constants of the model by the name of a layer's bias, whatever reads them: with
+    an activation the operator that computes both, several products that have the same one."""
+    names = {key(layer.name, "bias") for layer in layers}
+    return names & _names(checkpoint) & _constants(model)
+
+
+def _names(checkpoint: Checkpoint) -> set[str]:
+    """What our own files, with a graph's names for all that is in them, call their floats and codes."""
+    found = set[str]()
+    for file in {id(file): file for file in checkpoint.shards.values()}.values():
+        metadata = getattr(file, "metadata", {})
+        if isinstance(file, Gguf) and metadata.get("general.architecture") == OWN:
+            found.update(name for name in file if file.outline(name)[1] is not None or _is_float(file, name))
+        said, there = own_file.table_of(file, metadata) or {}, {*file}
+        found.update(n for n, entry in said.items() if isinstance(entry, dict) or (n in there and _is_float(file, n)))
+    return found
+
+
+def _is_float(file: Mapping[str, Any], name: str) -> bool:
+    try:
+        array = file[name]
+    except BadData:  # of a type that numpy does not have
+        return False
+    return isinstance(array, np.ndarray) and array.dtype.kind in "fV"
+
+
+def _constants(model: ir.Model) -> set[str]:
+    nodes = {node.outputs[0].name or "" for node in graph.nodes(model) if graph.is_op(node, "Constant")}
+    return nodes.union(*(owner.initializers for owner in graph.graphs(model)))
 
 
 def parts_of(checkpoint: Checkpoint) -> dict[str, list[str]]:
@@ -67,7 +118,7 @@ def without_tables(
     model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer], renamed: Callable[[str], str]
 ) -> tuple[Checkpoint, list[Layer]]:
     """The same with floats in the place of layers of codes that the model has as constants which no product reads, nor
-    a lookup: places that are added."""
+    a lookup: places that are added, and what operators read that are more than one product or lookup (Attention)."""
     constants = {
         renamed(name): value
         for owner in graph.graphs(model)
@@ -79,16 +130,19 @@ def without_tables(
         names = (name for name in (layer.name, f"{layer.name}.weight") if name in constants)
         name = next(names, None) if layer.scheme != FLOATS and not layer.is_joined else None
         tensor = None if name is None else graph.constant(constants[name])
-        if name is None or tensor is None or _shape_of(layer) != tuple(tensor.shape.numpy()):
+        is_turned = name is not None and _lies_by_inputs(constants[name])
+        shape = () if tensor is None else tuple(tensor.shape.numpy())
+        if name is None or _shape_of(layer) != (shape[::-1] if is_turned else shape):
             rest.append(layer)
             continue
-        floats[name] = functools.partial(_opened, layer)
+        floats[name] = functools.partial(_opened, layer, is_turned)
         gone |= {part for part in layer.tensors if part in checkpoint and part != key(layer.name, "bias")}
     return with_floats(checkpoint, floats, gone), rest
 
 
-def _opened(layer: Layer) -> NDArray:
-    return layer.open().floats()
+def _opened(layer: Layer, is_turned: bool) -> NDArray:
+    floats = layer.open().floats()
+    return floats.T if is_turned else floats
 
 
 def _shape_of(layer: Layer) -> tuple[int, int] | None:
@@ -99,9 +153,19 @@ def _shape_of(layer: Layer) -> tuple[int, int] | None:
 
 
 def _is_of_product(node: ir.Node, value: ir.Value) -> bool:
-    """Whether a node multiplies by a matrix or looks up its rows, or makes the one that another does."""
-    is_weight = any(weight.value is value for weight in weights_of(node, least=1))
+    """Whether a node multiplies by a matrix or looks up its rows, and no more, or makes the one that another does."""
+    is_weight = graph.is_op(node, "MatMul", "Gemm", "Gather") and _reads(node, value) is not None
     return is_weight or graph.is_op(node, "Transpose", "Identity", "Cast", "Reshape")
+
+
+def _lies_by_inputs(value: ir.Value) -> bool:
+    """Whether rows of a matrix are those of inputs, which a layer has as columns."""
+    weights = (_reads(use.node, value) for use in value.uses())
+    return any(weight is not None and weight.role.contraction == 0 for weight in weights)
+
+
+def _reads(node: ir.Node, value: ir.Value) -> Weight | None:
+    return next((weight for weight in weights_of(node, least=1) if weight.value is value), None)
 
 
 class _Made(Mapping[str, Any]):

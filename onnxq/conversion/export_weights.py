@@ -27,7 +27,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
 from onnxq.model import graph
-from onnxq.model.origin import BY_INPUTS, HALVES, LIES, ORIGIN, RESTORED, WEIGHT_TURNED
+from onnxq.model.origin import BY_INPUTS, HALVES, LIES, OF_BODY, ORIGIN, RESTORED, WEIGHT_TURNED
 from onnxq.model.weights import Weight, find_weights
 from onnxq.version import __version__
 
@@ -166,7 +166,7 @@ def _named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | N
     for value in constants(model):
         weight = known.get(id(value))
         tensor, name = value.const_value, _name(value, weight)
-        if tensor is None or tensor.dtype is ir.DataType.STRING:
+        if tensor is None or tensor.dtype is ir.DataType.STRING or value.meta.get(OF_BODY):
             continue
         if name in names and weight is not None and weight.node.name:  # a table, and the head that is its transpose
             name = _by_node(weight)

@@ -21,7 +21,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import lie_by_inputs, modules_of, name_lying, name_modules
+from onnxq.model.origin import OF_BODY, lie_by_inputs, modules_of, name_lying, name_modules
 from onnxq.model.weights import MIN_ELEMENTS, find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -139,12 +139,18 @@ def weights_by_node(model: ir.Model, least: int = MIN_ELEMENTS) -> dict[tuple[st
 
 
 class _InlineOwn(ir.passes.InPlacePass):
-    """Calls of our own functions become what is in their bodies."""
+    """Calls of our own functions become what is in their bodies, whose constants are known as such."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         for node in graph.nodes(model):
             forget_steps(node)
-        return InlinePass(lambda function: function.domain == own_ops.DOMAIN)(model)
+        known = {id(value) for each in graph.graphs(model) for value in each.initializers.values()}
+        modified = InlinePass(lambda function: function.domain == own_ops.DOMAIN)(model).modified
+        LiftConstantsToInitializersPass(True, size_limit=0)(model)
+        for value in (value for each in graph.graphs(model) for value in each.initializers.values()):
+            if id(value) not in known:
+                value.meta[OF_BODY] = True
+        return ir.passes.PassResult(model, modified=modified)
 
 
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
@@ -154,7 +160,7 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
     modules, turned = modules_of(model), lie_by_inputs(model)
     own = [ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
-        own += [_InlineOwn(), lift, UniqueNames()]
+        own += [_InlineOwn(), UniqueNames()]
     # Codes that two operators read are stored in the shape of one of them.
     prepare.run(
         [

@@ -30,6 +30,8 @@ WEIGHT_TURNED = ".weight.T"
 
 #: Key of the `meta` of a constant that was codes in the file.
 RESTORED = "onnxq.restored"
+#: Of one that the body of an operator of ours has, which is none of the model's.
+OF_BODY = "onnxq.of_body"
 
 #: Of a node: that it was made for a layer of a checkpoint, all of which it computes.
 ADDED = "onnxq.added"

@@ -142,6 +142,70 @@ def test_gguf_of_a_model_that_is_no_llama_comes_back(word: str, tmp_path: Path) 
     assert {row.format for row in rows if row.format} and len(first) >= len(second) - 512
 
 
+#: What is quantized under other names than the file has, in other forms, or beside constants of none of its own.
+COMPUTED = {
+    "an attention": (
+        """g (float[1, 8, 64] x) => (float[1, 8, 64] y) {
+            q = MatMul (x, w)  k = MatMul (x, v)  h = MatMul (x, u)  t = Transpose <perm = [0, 2, 1]> (k)
+            p = MatMul (q, t)  s = Mul (p, scale)  a = Softmax <axis = -1> (s)  y = MatMul (a, h)
+        }""",
+        {"w": (64, 64), "v": (64, 64), "u": (64, 64), "scale": ()},
+    ),
+    "a norm behind a kernel": (
+        """g (float[1, 3, 8, 8] x) => (float[1, 64] y) {
+            c = Conv <kernel_shape = [3, 3]> (x, kernel)  n = BatchNormalization (c, gain, beta, mean, variance)
+            r = Relu (n)  p = GlobalAveragePool (r)  f = Flatten (p)  y = MatMul (f, w)
+        }""",
+        {"kernel": (64, 3, 3, 3), "gain": (64,), "beta": (64,), "mean": (64,), "variance": (64,), "w": (64, 64)},
+    ),
+    "a kernel of whole numbers": (
+        """g (float[1, 3, 8, 8] x) => (float[1, 64] y) {
+            kernel = DequantizeLinear (whole, step)  c = Conv <kernel_shape = [3, 3]> (x, kernel)
+            r = Relu (c)  p = GlobalAveragePool (r)  f = Flatten (p)  y = MatMul (f, w)
+        }""",
+        {"whole": (64, 3, 3, 3), "step": (), "w": (64, 64)},
+    ),
+    "operators of several layers": (
+        """g (float[1, 8, 64] x) => (float[1, 8, 64] y) {
+            a = com.microsoft.Attention <num_heads = 2> (x, "a.attn.weight", "a.attn.bias")
+            p = MatMul (a, "a.fc.weight")  h = com.microsoft.FastGelu (p, "a.fc.bias")
+            q = MatMul (h, "b.fc.weight")  y = com.microsoft.FastGelu (q, "a.fc.bias")
+        }""",
+        {
+            "a.attn.weight": (64, 192),
+            "a.attn.bias": (192,),
+            "a.fc.weight": (64, 64),
+            "b.fc.weight": (64, 64),
+            "a.fc.bias": (64,),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".gguf", ".safetensors"])
+@pytest.mark.parametrize("case", COMPUTED)
+def test_what_preparing_makes_of_a_model_comes_back(case: str, suffix: str, tmp_path: Path) -> None:
+    """Into one with other numbers, all of which are replaced."""
+    text, shapes = COMPUTED[case]
+
+    def made(seed: int) -> dict[str, NDArray]:
+        found = {name: tiny.normal(*shape, seed=seed + i) for i, (name, shape) in enumerate(shapes.items())}
+        found = {n: np.abs(x) + 0.125 if n in ("variance", "scale", "step") else x for n, x in found.items()}
+        return {n: np.rint(99 * x).astype(np.int8) if n == "whole" else np.float32(x) for n, x in found.items()}
+
+    model, small, weights = tiny.save(tiny.model(text, made(0)), tmp_path), tmp_path / "s.onnx", tmp_path / f"w{suffix}"
+    recipe = Recipe("w4a16", min_sqnr=-np.inf, keep_slow=True)
+    quantize(model, small, recipe, target="onnxq", check=False)
+    names = {row.name for row in export_weights(small, weights).rows}
+    assert case != "an attention" or names == {"w", "v", "u"}  # and none of what is in the operator
+    fixed = {name: x for name, x in made(0).items() if name == "scale"}
+    other = tiny.save(tiny.model(text, made(50) | fixed), tmp_path, "other.onnx")
+    import_weights(other, weights, tmp_path / "back.onnx", target="onnxq", check=False, options=EXACT)
+    x = {"x": tiny.normal(1, *((8, 64) if "[1, 8, 64]" in text else (3, 8, 8)), seed=7)}
+    (wanted,), (found,) = (Session(path).run(x) for path in (small, tmp_path / "back.onnx"))
+    assert tiny.sqnr(wanted, found) > 35
+
+
 SQUARE = "g (float[1, 64] x) => (y, z) { [a] h = MatMul(x, w)  r = Add(h, table)  y = MatMul(r, v)  z = MatMul(r, u) }"
 SQUARES = {name: tiny.normal(64, 64, seed=i) for i, name in enumerate("wvu")} | {"table": tiny.normal(64, 64, seed=9)}
 
