@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxq import formats
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, TURNED
-from onnxq.model.weights import weights_of
+from onnxq.model.weights import are_waves, weights_of
 from onnxq.plan import COMPUTING, Choice, Method, Plan
 
 
@@ -33,6 +33,24 @@ def first_readers(model: ir.Model) -> dict[str, str]:
             first.setdefault(weight, leader)
         if leader != name:
             leaders[name] = leaders[leader] = leader
+    return leaders
+
+
+def together(model: ir.Model) -> dict[str, str]:
+    """`first_readers`, and for tables of sines and cosines that are looked up by the same places the first of them: each
+    is half of a rotation."""
+    leaders = first_readers(model)
+    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    for node in graph.nodes(model):
+        for weight in weights_of(node) if graph.is_op(node, "Gather") else ():
+            if not are_waves(weight):
+                continue
+            leader = leaders.get(node.name or "", node.name or "")
+            other = first.setdefault((id(node.inputs[1]), weight.shape), leader)
+            other = leaders.get(other, other)
+            if other != leader:
+                joined = {each for each, its in leaders.items() if its in (leader, other)} | {leader, other}
+                leaders |= dict.fromkeys(joined, other)
     return leaders
 
 

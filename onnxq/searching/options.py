@@ -24,7 +24,7 @@ from onnxq.model.weights import has_weights, weights_of
 from onnxq.plan import Choice, Method, Plan, has_rank
 from onnxq.planning.first_plan import make_plan
 from onnxq.planning.scales import without_unobserved
-from onnxq.planning.shared_weights import first_readers, reconciled
+from onnxq.planning.shared_weights import reconciled, together
 from onnxq.recipe import Recipe, Rule
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES
 from onnxq.summaries.ranges import NO_RANGES, Ranges
@@ -160,7 +160,7 @@ def candidates(job: Job, found: Sequence[Form], ranges: Ranges = NO_RANGES) -> l
 
 def units_of(job: Job, plans: Sequence[Plan], ranges: Ranges = NO_RANGES) -> list[Unit]:
     """The units of a model, each with the options that these `plans` give it."""
-    leaders = first_readers(job.model)
+    leaders = together(job.model)
     members: dict[str, list[ir.Node]] = {}
     for node in graph.nodes(job.model):
         if has_weights(node) and all(node.name in plan.choices for plan in plans):

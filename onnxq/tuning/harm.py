@@ -58,7 +58,7 @@ def harm(
 
 
 def sharing(bench: PlanBench, choices: Iterable[Choice]) -> dict[str, list[Choice]]:
-    """The choices, those of nodes that share a weight together, by the first node that reads it."""
+    """The choices, those of nodes that get the same format together, by the first of these."""
     found: dict[str, list[Choice]] = {}
     for choice in choices:
         found.setdefault(bench.leaders.get(choice.node, choice.node), []).append(choice)

@@ -19,7 +19,7 @@ from onnxq.model.origin import HALVES, STORED_TYPE
 from onnxq.model.weights import fits_half, weights_of
 from onnxq.passes.regions.step_names import with_names
 from onnxq.plan import Plan
-from onnxq.planning.shared_weights import first_readers
+from onnxq.planning.shared_weights import together
 from onnxq.quality import MAX_DB, Quality, arrays_of, compare_outputs, unrepeatable
 from onnxq.quality.decisions import Classes, scores_rare_events
 from onnxq.runtime import work
@@ -135,8 +135,8 @@ class PlanBench:
 
     @functools.cached_property
     def leaders(self) -> dict[str, str]:
-        """By node, the first one that reads a weight which it reads too; nodes that share none are left out."""
-        return first_readers(self.model)
+        """By node, the first one of those that get the same format; nodes that are alone are left out."""
+        return together(self.model)
 
     @functools.cached_property
     def floor(self) -> Quality | None:

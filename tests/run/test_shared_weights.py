@@ -20,7 +20,7 @@ from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
-from onnxq.planning.shared_weights import reconciled
+from onnxq.planning.shared_weights import reconciled, together
 from onnxq.recipe import Recipe
 from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import NO_RANGES
@@ -201,3 +201,22 @@ def test_kernels_of_a_branch_are_of_a_sample_that_takes_it(tmp_path: Path) -> No
     ]
     both, one = (Counter(kernel.op for kernel in kernels) for kernels in every)
     assert both["Tanh"] == 1 and one["Tanh"] == 0 and both["Gather"] == one["Gather"] == 1
+
+
+def test_sines_and_cosines_of_the_same_places_get_one_format() -> None:
+    """One of the two in longer numbers is no better a rotation: embeddings of the same ids are each for itself."""
+    text = """g (int64[N] ids, int64[N] others) => (float[N, 32] y) {
+      [a] a = Gather (cos, ids)  [b] b = Gather (sin, ids)  [c] c = Gather (sin, others)
+      [d] d = Gather (words, ids)  [e] e = Gather (types, ids)
+      s = Add (a, b)  t = Add (s, c)  u = Add (t, d)  y = Add (u, e) }"""
+    angles = np.outer(np.arange(64), 10000.0 ** -np.linspace(0, 1, 32)).astype(np.float32)
+    constants = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    constants |= {name: tiny.normal(64, 32, seed=i) for i, name in enumerate(("words", "types"))}
+
+    def leaders(text: str) -> dict[str, str]:
+        model = tiny.read(tiny.model(text, constants))
+        prepare(model)
+        return together(model)
+
+    assert leaders(text) == {"a": "a", "b": "a", "c": "a"}
+    assert leaders(text.replace("sin, others", "words, others")) == {"a": "a", "b": "a", "c": "c", "d": "c"}
