@@ -37,8 +37,8 @@ def first_readers(model: ir.Model) -> dict[str, str]:
 
 
 def together(model: ir.Model) -> dict[str, str]:
-    """`first_readers`, and for tables of sines and cosines that are looked up by the same places the first of them: each
-    is half of a rotation."""
+    """`first_readers`, and for tables of sines and cosines that are looked up by the same places the first of them: one
+    alone is half of a rotation."""
     leaders = first_readers(model)
     first: dict[tuple[int, tuple[int, ...]], str] = {}
     for node in graph.nodes(model):
