@@ -129,7 +129,7 @@ class Guard:
         if _is_data(path):  # of a model that was read since `writes` was asked
             raise _is_read(path, self._written.get(path, "-o"))
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
-        mirror.publish(path)
+        mirror.publish(path, replace=self.force)
 
     def publish(self, staged: Path, output: Path) -> None:
         """Move a staged model and its data into place.
@@ -138,7 +138,7 @@ class Guard:
             BadOutput: it cannot be written, or came into being since `writes` was asked.
         """
         publish(staged, output, replace=self.force, read=self._read)
-        mirror.publish(output, tuple(own_data(output)))
+        mirror.publish(output, tuple(own_data(output)), replace=self.force)
 
     def _require_unread(self, path: Path, option: str) -> None:
         if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):

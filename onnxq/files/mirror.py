@@ -22,7 +22,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from onnxq.errors import BadData, BadModel, BadOutput, OnnxqError
-from onnxq.files import cache, limits, staging, storage
+from onnxq.files import limits, staging, storage
 from onnxq.files.data_files import locations, own_data
 from onnxq.files.storage import Known
 
@@ -157,18 +157,21 @@ def replaced(folder: Path, report: str) -> frozenset[str] | None:
     return _replaced[folder]
 
 
-def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
+def publish(path: Path, data: tuple[Path, ...] = (), *, replace: bool = True) -> None:
     """Move a file that was written here to where it belongs, the data that it refers to first.
 
+    Args:
+        replace: what is there may go, and not only what this process put there.
+
     Raises:
-        BadOutput: it cannot be written.
+        BadOutput: it cannot be written, or is there and may not go.
     """
     url = _address(path, _outputs)
     if url is None:
         return
-    for each in data:
+    for each in data:  # called by their content
         storage.write(each, storage.beside(url, each.name))
-    storage.write(path, url)
+    storage.write(path, url, replace=replace or path in _published)
     _published.add(path)
 
 
@@ -177,19 +180,21 @@ def publish_rest() -> None:
     of which each takes the place of a whole one.
 
     Raises:
-        BadOutput: it cannot be written.
+        BadOutput: it cannot be written, or a folder came into being where none was.
     """
     for path, url in _outputs.items():
         if path in _published or not path.exists():
             continue
+        is_new = _replaced.get(path) == frozenset()
         if path.is_file():
             publish(path, tuple(own_data(path)))
             continue
-        files = sorted((each for each in path.rglob("*") if each.is_file()), key=lambda each: each.suffix == ".onnx")
-        for each in files:
+        # In an order that all have: of two new folders the later one stops before it has put anything there.
+        files = sorted((each.suffix == ".onnx", each) for each in path.rglob("*") if each.is_file())
+        for _, each in files:
             if each not in _published:
-                publish(each)
-        for name in _replaced.get(path, frozenset()) - {each.relative_to(path).as_posix() for each in files}:
+                publish(each, replace=not is_new)
+        for name in _replaced.get(path, frozenset()) - {each.relative_to(path).as_posix() for _, each in files}:
             storage.remove(_below_url(url, PurePath(name)))
         _published.add(path)
 
@@ -271,7 +276,7 @@ def _fetched(file: _Mirrored, first: int, last: int) -> Iterator[tuple[int, byte
 
 
 def _chunk(file: _Mirrored, at: int, last: int) -> bytes:
-    return fetch(file.url, file.known, at, min(last, at + storage.CHUNK), file.error)
+    return storage.fetch(file.url, file.known, at, min(last, at + storage.CHUNK), file.error)
 
 
 def ensure_with_data(model: str | Path) -> None:
@@ -283,22 +288,6 @@ def ensure_with_data(model: str | Path) -> None:
         for name in locations(where):
             ensure(where.parent / name)
         ensure(where)
-
-
-def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError] = BadModel) -> bytes:
-    """A range of a file as it was when `known` was asked for; from this user's cache, if it is there.
-
-    Raises:
-        the given kind of error: it cannot be read.
-    """
-    kept = cache.usual()
-    name = hashlib.blake2b(f"{url} {known} {start} {stop}".encode(), digest_size=20).hexdigest()
-    found = kept.get(name) if known.version else None
-    if found is None or len(found) != stop - start:
-        found = storage.read(url, start, stop, error)
-        if known.version and not url.startswith("memory:"):
-            kept.put(name, found)
-    return found
 
 
 def as_given(text: str, worded: Callable[[str], str] = str) -> str:

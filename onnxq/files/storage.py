@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import posixpath
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from onnxq.errors import BadData, BadModel, BadOutput, MissingRuntime, OnnxqError, first_line
+from onnxq.files import cache
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ S3_TRIES = 2
 #: Bytes of one reading.
 CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+#: What S3 says of a file that should have been new.
+_NOT_NEW = re.compile("FileExists|PreconditionFailed|ConditionalRequestConflict|pre-?conditions", re.IGNORECASE)
 _GIVEN = re.compile(rf"((?:[^?]*=)?(?:{'|'.join(SCHEMES)})://)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -131,6 +135,22 @@ def read(url: str, start: int, stop: int, error: type[OnnxqError] = BadModel) ->
     return _tried(url, error, attempt) if stop > start else b""
 
 
+def fetch(url: str, known: Known, start: int, stop: int, error: type[OnnxqError] = BadModel) -> bytes:
+    """A range of a file as it was when `known` was asked for; from this user's cache, if it is there.
+
+    Raises:
+        the given kind of error: it cannot be read.
+    """
+    kept = cache.usual()
+    name = hashlib.blake2b(f"{url} {known} {start} {stop}".encode(), digest_size=20).hexdigest()
+    found = kept.get(name) if known.version else None
+    if found is None or len(found) != stop - start:
+        found = read(url, start, stop, error)
+        if known.version and not url.startswith("memory:"):
+            kept.put(name, found)
+    return found
+
+
 def _range(url: str, start: int, stop: int) -> bytes:
     fs = _fs(url)
     if not is_http(url):
@@ -141,22 +161,51 @@ def _range(url: str, start: int, stop: int) -> bytes:
         return bytes(file.read(stop - start))
 
 
-def write(local: Path, url: str) -> None:
+def write(local: Path, url: str, *, replace: bool = True) -> None:
     """Put a whole file there; until all of it is there, the old one is.
 
     Raises:
-        BadOutput: it cannot be written.
+        BadOutput: it cannot be written, or another one is there and `replace` is off.
     """
 
     def attempt() -> None:
-        fs = _fs(url)
-        fs.put_file(str(local), _path(url))
+        fs, path = _fs(url), _path(url)
+        if replace:
+            fs.put_file(str(local), path)
+        else:
+            _put_new(fs, local, path, url)
         fs.invalidate_cache()
-        there = fs.info(_path(url)).get("size")
+        there = fs.info(path).get("size")
         if there != local.stat().st_size:
             raise OSError(f"{there} bytes are there, not {local.stat().st_size}")
 
     _tried(url, BadOutput, attempt)
+
+
+def _put_new(fs: Any, local: Path, path: str, url: str) -> None:
+    """Put a file where none is, or one that is the same: one's own, of which no answer came, or somebody else's.
+
+    Of two that do so at once S3 lets one; other stores may let both, between being asked and being sent all.
+    """
+    fs.invalidate_cache()
+    is_there = fs.exists(path)
+    if not is_there:
+        try:
+            fs.put_file(str(local), path, **({"mode": "create"} if url.startswith("s3:") else {}))
+        except Exception as why:
+            if not _NOT_NEW.search(f"{type(why).__name__} {why}"):
+                raise
+            is_there = True
+    if is_there and not _is_same(fs, local, path):
+        raise BadOutput(f"'{url}' came into being meanwhile; give --force to replace it, or another name")
+
+
+def _is_same(fs: Any, local: Path, path: str) -> bool:
+    size = local.stat().st_size
+    if fs.info(path).get("size") != size:
+        return False
+    with local.open("rb") as file:
+        return all(file.read(CHUNK) == fs.cat_file(path, at, min(at + CHUNK, size)) for at in range(0, size, CHUNK))
 
 
 def remove(url: str) -> None:

@@ -13,7 +13,7 @@ import tiny
 from click.testing import CliRunner, Result
 
 from onnxq.cli import main
-from onnxq.files import mirror
+from onnxq.files import mirror, storage
 from onnxq.runtime.process.endings import Ended
 
 fsspec = pytest.importorskip("fsspec")
@@ -67,6 +67,41 @@ def test_a_folder_of_somebody_else_stays(command: str, store: Any) -> None:
     assert names(store, "/out") == ["notes/mine.txt"]
     store.pipe_file("/file", b"precious")
     assert "'memory://file' is not a folder" in run(*WRITING[command], "-o", "memory://file", code=1).stderr
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, at: str, content: bytes) -> None:
+    """Let somebody else put a file there once this command has seen that there is none."""
+    real = storage.write
+
+    def write(local: Path, url: str, *, replace: bool = True) -> None:
+        monkeypatch.setattr(storage, "write", real)
+        fsspec.filesystem(at.partition("://")[0]).pipe_file(at, content)
+        real(local, url, replace=replace)
+
+    monkeypatch.setattr(storage, "write", write)
+
+
+def test_what_came_into_being_meanwhile_stays(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --force: a model, a report beside it, and a folder, of which nothing is written then."""
+    quantize = ("quantize", "model.onnx", "-s", "w4a16", "--no-check", "-o", "memory://q.onnx")
+    for words, at in (
+        (quantize, "memory://q.onnx"),
+        ((*quantize[:-1], "memory://p.onnx", "--report", "memory://r.json"), "memory://r.json"),
+        ((*WRITING["quantize"], "-o", "memory://out"), "memory://out/onnxq.json"),
+    ):
+        meanwhile(monkeypatch, at, b"theirs")
+        said = run(*words, code=1).output
+        assert "came into being meanwhile; give --force to replace it" in said and at in said
+        assert store.cat_file(at) == b"theirs"
+        monkeypatch.setattr(mirror, "_outputs", {})
+    assert names(store, "/out") == ["onnxq.json"]
+    meanwhile(monkeypatch, "memory://q.onnx", b"theirs")
+    run(*quantize, "--force")
+    made = store.cat_file("/q.onnx")
+    assert made != b"theirs"
+    store.rm_file("/q.onnx")
+    meanwhile(monkeypatch, "memory://q.onnx", made)
+    run(*quantize)  # of which nothing is lost
 
 
 @pytest.mark.parametrize("command", WRITING)
