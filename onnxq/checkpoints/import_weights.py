@@ -21,7 +21,7 @@ from onnxq.checking.models import Check, check_models
 from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules
 from onnxq.checking.spelled import as_run
-from onnxq.checkpoints import schemes
+from onnxq.checkpoints import own_file, schemes
 from onnxq.checkpoints.checkpoint import Checkpoint, open_folder_or_file, without
 from onnxq.checkpoints.matching import (
     forms,
@@ -259,7 +259,7 @@ def _put_in(
 
 def _names(tensors: Checkpoint, layers: Sequence[Layer]) -> set[str]:
     """What constants may be called in the checkpoint, or are in the model that it was converted from."""
-    aliases = {f"{alias}.{part}" for _, alias, part in _aliases(tensors)}
+    aliases = {alias for _, alias in _aliases(tensors)}
     return {*tensors, *aliases, *(f"{name}.weight" for layer in layers for name in (layer.name, *layer.aliases))}
 
 
@@ -273,7 +273,7 @@ def _constants(
     is_checked: bool,
 ) -> dict[str, str]:
     """Give constants that the checkpoint holds in floats their numbers, but for the tensors `apart`; which ones."""
-    aliases = {f"{alias}.{part}": f"{name}.{part}" for name, alias, part in _aliases(tensors)}
+    aliases = {alias: name for name, alias in _aliases(tensors)}
     own = own_biases(model, tensors, layers)
     apart = apart | {name for layer in layers if layer.scheme != schemes.FLOATS for name in layer.tensors} - own
     doubtful = functools.partial(gguf.may_lie_turned, tensors)
@@ -281,17 +281,19 @@ def _constants(
     return plain.replace_constants(model, tensors, aliases, apart, doubtful, names, renamed, is_checked=is_checked)
 
 
-def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str, str]]:
+def _aliases(tensors: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Tensors, and what else they are called."""
     if _FINAL_NORM in tensors:  # as onnxruntime-genai calls it, behind the last layer
         count = 1 + max((int(found[1]) for name in tensors if (found := _LAYER.match(name))), default=-1)
-        yield _FINAL_NORM.removesuffix(".weight"), f"model.layers.{count}.final_norm_layernorm", "weight"
+        yield _FINAL_NORM, f"model.layers.{count}.final_norm_layernorm.weight"
     architecture = str(tensors.metadata.get("general.architecture", ""))
     if not tensors.is_gguf or architecture.startswith("gemma"):  # whose norms llama.cpp's converter adds 1 to
         return
+    noted = own_file.names_of(tensors.metadata)
+    yield from ((tensor, noted[tensor]) for tensor in tensors if tensor in noted)
     for tensor in tensors:
         name, _, part = tensor.rpartition(".")
-        for alias in gguf.aliases(name):
-            yield name, alias, part
+        yield from ((tensor, f"{alias}.{part}") for alias in gguf.aliases(name))
 
 
 def _opset(layers: Sequence[Layer], target: Target) -> int:

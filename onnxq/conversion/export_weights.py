@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from onnxq import formats
 from onnxq.boundary import bounded
 from onnxq.checkpoints.encode_arrays import SUFFIXES, Tensor, write_weights
 from onnxq.checkpoints.gguf_file import Value
-from onnxq.checkpoints.own_file import PRODUCTS
+from onnxq.checkpoints.own_file import NAMES, PRODUCTS
 from onnxq.checkpoints.schemes.gguf import OWN
 from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
@@ -108,6 +109,7 @@ def export_weights(
             llama = as_llama(path)
             environment.guard.reads(*llama.read)
             tensors, about, said = llama.tensors, llama.metadata, llama.said
+            about[NAMES] = json.dumps({name: _name(*source) for name, source in llama.sources.items()})
         except BadModel as error:
             said = (f"not of an architecture that llama.cpp runs: {error}",)
     environment.progress.start("writing")

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from shared import SHARED
 
 from onnxq import quantize
-from onnxq.checkpoints.import_weights import import_weights
+from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.conversion.export_weights import Exported, export_weights
 from onnxq.recipe import Recipe
 
@@ -96,6 +96,17 @@ def test_any_spelling_becomes_a_file_of_the_same_logits(name: str, tmp_path: Pat
     names = {row.name for row in done.rows}
     assert ("output.weight" in names) == (not how.tied) and ("rope_freqs.weight" in names) == how.slowed
     assert ("blk.1.attn_k.bias" in names) == how.biased and len(names) == len(done.rows)
+
+
+@pytest.mark.parametrize("name", ["standard", "pairs", "fused"])
+def test_the_file_comes_back_into_its_own_model(name: str, tmp_path: Path) -> None:
+    """Whatever that calls its layers: the file notes it down."""
+    small, _ = exported(tmp_path, SPELLINGS[name])
+    back = tmp_path / "back.onnx"
+    model = next(path for path in tmp_path.glob("*.onnx") if path != small)
+    done = import_weights(model, tmp_path / "w.gguf", back, check=False, options=ImportOptions(accuracy_level=0))
+    assert not done.match.missing and not done.match.rounded
+    assert tiny.sqnr(logits(small), logits(back)) > 60
 
 
 def test_metadata_have_the_types_that_llama_cpp_asks_for(tmp_path: Path) -> None:

@@ -50,14 +50,16 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
     named = {key(name, "weight"): name for name in names_with(checkpoint, "weight")}
     if checkpoint.metadata.get("general.architecture") == OWN:
         named |= {source: source for source in checkpoint if source not in named and not source.endswith(".bias")}
-    told = set(own_file.products_of(checkpoint.metadata))
+    told, noted = set(own_file.products_of(checkpoint.metadata)), own_file.names_of(checkpoint.metadata)
     for source, name in named.items():
         file = checkpoint.shards[source]
         shape, format = file.outline(source) if isinstance(file, Gguf) else ((), None)
         is_matrix = source != name or format is not None or source in told
         if isinstance(file, Gguf) and len(shape) == 2 and is_matrix:
             tensors = (source, key(name, "bias"))
-            yield Layer(name, "gguf", tensors, functools.partial(_open, checkpoint, file, name, source), aliases(name))
+            known = (noted[source].removesuffix(".weight"),) if source in noted else ()
+            read = functools.partial(_open, checkpoint, file, name, source)
+            yield Layer(name, "gguf", tensors, read, (*known, *aliases(name)))
 
 
 def is_foreign(checkpoint: Checkpoint) -> bool:

@@ -73,6 +73,7 @@ class Decoder:
         logits: what the head makes.
         epsilon: that norms add.
         size: of an attention head; the table of rotations has half as many angles.
+        scales: constants that norms scale by, two of each layer and the last; None: made of several.
     """
 
     embedding: Weight
@@ -83,6 +84,7 @@ class Decoder:
     logits: ir.Value
     epsilon: float
     size: int
+    scales: tuple[ir.Value | None, ...]
 
     @property
     def heads(self) -> int:
@@ -124,6 +126,7 @@ class _Finder:
                     self.products[node] = weight
         self.sources = Sources(self.products)
         self.epsilons: set[float] = set()
+        self.scales: list[ir.Value | None] = []
 
     def decoder(self) -> Decoder:
         groups: dict[ir.Value, list[ir.Node]] = {}
@@ -148,7 +151,7 @@ class _Finder:
         if len(self.epsilons) != 1:
             raise BadModel("its norms add different small numbers, or none that can be told")
         epsilon = next(iter(self.epsilons))
-        return Decoder(table, ids, layers, norm, head, heads[0].outputs[0], epsilon, self.size)
+        return Decoder(table, ids, layers, norm, head, heads[0].outputs[0], epsilon, self.size, tuple(self.scales))
 
     def _layer(self, groups: list[tuple[ir.Value, list[ir.Node]]]) -> Layer:
         (first, attention), (_, mixed), (second, gated), (_, down) = groups
@@ -214,7 +217,7 @@ class _Finder:
 
     def _norm(self, value: ir.Value, width: int) -> Vector:
         """The scale of the norm that made `value`."""
-        node, scale = value.producer(), None
+        node, scale, factors_of = value.producer(), None, list[ir.Value | None]()
         while node is not None and graph.is_op(node, "Mul"):
             factors = [vector(x, width) for x in node.inputs]
             index = next((i for i, factor in enumerate(factors) if factor is not None), None)
@@ -223,16 +226,19 @@ class _Finder:
             factor = factors[index]
             assert factor is not None
             scale = factor if scale is None else scale * factor
+            factors_of.append(carried(node.inputs[index]))
             rest = carried(node.inputs[1 - index])
             node = None if rest is None else rest.producer()
         if node is not None and node.op_type in _NORMS and len(node.inputs) > _NORMS[node.op_type]:
             found = vector(node.inputs[_NORMS[node.op_type]], width)
             self.epsilons.add(round(graph.attribute_float(node, "epsilon", 1e-5), 12))
             scale = found if scale is None or found is None else scale * found
+            factors_of.append(carried(node.inputs[_NORMS[node.op_type]]))
         elif node is not None:
             self.epsilons |= set(_small(node))
         if scale is None:
             raise BadModel(f"'{value.name}' is not made by a norm with {width} scales")
+        self.scales.append(factors_of[0] if len(factors_of) == 1 else None)
         return scale
 
 

@@ -8,12 +8,13 @@ Source: llama.cpp's gguf-py (`constants.py`) and `LlamaModel` of its converter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.gguf_file import Value
@@ -23,6 +24,7 @@ from onnxq.conversion.llama.prove import Found, find_llama
 from onnxq.conversion.llama.rope import Rope
 from onnxq.conversion.llama.rows import Named, embedding_and_head, part_of, vector
 from onnxq.errors import BadModel, OnnxqError
+from onnxq.model.weights import Weight
 from onnxq.samples.texts.tokenizer import FILE, read_json
 
 #: Places for words where nothing tells of how many.
@@ -36,12 +38,14 @@ class Llama:
     Attributes:
         said: how near its logits are to those of the graph, and why its tokenizer is not in the file.
         read: files beside the model that were read.
+        sources: constants of the graph, and what reads them, by the tensors that have their numbers.
     """
 
     tensors: list[Named]
     metadata: dict[str, Value]
     said: tuple[str, ...]
     read: tuple[Path, ...] = ()
+    sources: Mapping[str, tuple[ir.Value, Weight | None]] = field(default_factory=dict)
 
 
 def as_llama(path: Path) -> Llama:
@@ -66,7 +70,7 @@ def as_llama(path: Path) -> Llama:
     config, more = _config(path)
     parts = (found.said, *([f"without a tokenizer: {why}"] if why else []))
     about = _metadata(decoder, found.rope, path.stem, config) | words
-    return Llama(list(_tensors(found)), about, parts, (*read, *more))
+    return Llama(list(_tensors(found)), about, parts, (*read, *more), dict(_sources(decoder)))
 
 
 def _tensors(found: Found) -> Iterator[Named]:
@@ -84,6 +88,23 @@ def _tensors(found: Found) -> Iterator[Named]:
         yield vector(f"{at}.ffn_norm.weight", layer.ffn_norm)
         for word, part in (("ffn_gate", layer.gate), ("ffn_up", layer.up), ("ffn_down", layer.down)):
             yield from part_of(f"{at}.{word}", part, None)
+
+
+def _sources(decoder: Decoder) -> Iterator[tuple[str, tuple[ir.Value, Weight | None]]]:
+    """Without parts of constants that several tensors are of."""
+    words = [f"blk.{i}.{word}_norm" for i in range(len(decoder.layers)) for word in ("attn", "ffn")]
+    for name, value in zip([*words, "output_norm"], decoder.scales, strict=True):
+        if value is not None:
+            yield f"{name}.weight", (value, None)
+    yield "token_embd.weight", (decoder.embedding.value, decoder.embedding)
+    parts = {"output": decoder.head}
+    for i, layer in enumerate(decoder.layers):
+        found = {"attn_q": layer.q, "attn_k": layer.k, "attn_v": layer.v, "attn_output": layer.o}
+        found |= {"ffn_gate": layer.gate, "ffn_up": layer.up, "ffn_down": layer.down}
+        parts |= {f"blk.{i}.{word}": part for word, part in found.items()}
+    for name, part in parts.items():
+        if part.size == part.weight.shape[part.weight.role.channel]:
+            yield f"{name}.weight", (part.weight.value, part.weight)
 
 
 def _order(rows: int, size: int) -> NDArray[np.int64]:
