@@ -206,6 +206,26 @@ def test_what_preparing_makes_of_a_model_comes_back(case: str, suffix: str, tmp_
     assert tiny.sqnr(wanted, found) > 35
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".gguf"])
+@pytest.mark.parametrize(
+    ("scheme", "target"), [("w8a8-dynamic", "onnx"), ("w8a8-dynamic", "ort-cpu"), ("w8a8", "ort-cpu")]
+)
+def test_weights_of_products_that_round_what_they_read_come_back(
+    scheme: str, target: str, suffix: str, tmp_path: Path
+) -> None:
+    text = "g (float[n, 96] x) => (float[n, 64] y) { h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"
+    own = {"w": tiny.normal(96, 128), "v": tiny.normal(128, 64, seed=1)}
+    model, small, weights = tiny.save(tiny.model(text, own), tmp_path), tmp_path / "s.onnx", tmp_path / f"w{suffix}"
+    recipe, x = Recipe(scheme, min_sqnr=-np.inf, keep_slow=True), {"x": tiny.normal(32, 96, seed=7)}
+    quantize(model, small, recipe, data=[x] * 4, target=target, check=False)
+    export_weights(small, weights)
+    other = tiny.save(tiny.model(text, {name: -w for name, w in own.items()}), tmp_path, "other.onnx")
+    done = import_weights(other, weights, tmp_path / "back.onnx", check=False, options=EXACT)
+    assert sorted(done.match.prefixes.values()) == ["v", "w"] and not done.match.missing
+    (wanted,), (found,) = (Session(path).run(x) for path in (model, tmp_path / "back.onnx"))
+    assert tiny.sqnr(wanted, found) > 35
+
+
 SQUARE = "g (float[1, 64] x) => (y, z) { [a] h = MatMul(x, w)  r = Add(h, table)  y = MatMul(r, v)  z = MatMul(r, u) }"
 SQUARES = {name: tiny.normal(64, 64, seed=i) for i, name in enumerate("wvu")} | {"table": tiny.normal(64, 64, seed=9)}
 
