@@ -32,6 +32,8 @@ CHUNK = 16 << 20
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 #: What S3 says of a file that should have been new.
 _NOT_NEW = re.compile("FileExists|PreconditionFailed|ConditionalRequestConflict|pre-?conditions", re.IGNORECASE)
+#: What stores like S3, and older libraries for it, say that know no condition for that.
+_NO_CONDITION = re.compile("not ?implemented|If-?None-?Match|unexpected keyword", re.IGNORECASE)
 _GIVEN = re.compile(rf"((?:[^?]*=)?(?:{'|'.join(SCHEMES)})://)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -185,7 +187,7 @@ def write(local: Path, url: str, *, replace: bool = True) -> None:
 def _put_new(fs: Any, local: Path, path: str, url: str) -> None:
     """Put a file where none is, or one that is the same: one's own, of which no answer came, or somebody else's.
 
-    Of two that do so at once S3 lets one; other stores may let both, between being asked and being sent all.
+    Of two that do so at once S3 lets one; other stores may let both, if each asks before the other has sent all.
     """
     fs.invalidate_cache()
     is_there = fs.exists(path)
@@ -193,9 +195,12 @@ def _put_new(fs: Any, local: Path, path: str, url: str) -> None:
         try:
             fs.put_file(str(local), path, **({"mode": "create"} if url.startswith("s3:") else {}))
         except Exception as why:
-            if not _NOT_NEW.search(f"{type(why).__name__} {why}"):
+            said = f"{type(why).__name__} {why}"
+            is_there = _NOT_NEW.search(said) is not None
+            if not is_there and not _NO_CONDITION.search(said):
                 raise
-            is_there = True
+            if not is_there:
+                fs.put_file(str(local), path)
     if is_there and not _is_same(fs, local, path):
         raise BadOutput(f"'{url}' came into being meanwhile; give --force to replace it, or another name")
 
