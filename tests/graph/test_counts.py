@@ -51,6 +51,11 @@ CONSTANTS = {
     "three": np.array([3]),
     "colours": normal(3, 64, seed=2),
     "turn": normal(3, 3, seed=3),
+    "truths": np.array([0, 1], np.float32),
+    "lows": np.array([0, -10000], np.float32),
+    "bits": np.array([0, 1]),
+    "nines": normal(9, 64, seed=6),
+    "axes": np.array([0, 1]),
     "table": normal(2000, 64),  # too large to be looked into
 }
 PLACES = (
@@ -75,8 +80,19 @@ CASES = {
     "mean": ("s = ReduceSum<keepdims = 0>(x, last) n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) "
              "[b] q = Div(s, k) y = Relu(q)", "ab"),
     "mean-of-masked": ("[a] k = Cast<to = 1>(m) n = ReduceSum<keepdims = 1>(k, last) [b] y = Div(x, n)", "b n"),
-    "ratio": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] j = Cast<to = 1>(i) [c] l = ReduceMax<keepdims = 0>(k) "
-              "[d] q = Div(j, l) r = Unsqueeze(q, last) y = Mul(h, r)", "abcd"),
+    "ratio": (f"{PLACES} [b] l = Cast<to = 1>(n) [c] q = Div(p, l) r = Unsqueeze(q, last) y = Mul(h, r)", "abc"),
+    "ratio-of-what-may-be-any": ("n = Shape(h) [a] k = Cast<to = 1>(n) [b] j = Cast<to = 1>(i) "
+                                 "[c] l = ReduceMax<keepdims = 0>(k) [d] q = Div(j, l) [e] r = Unsqueeze(q, last) "
+                                 "[f] y = Mul(h, r)", "abcdef"),
+    # what is divided by its number is as large as one of its parts
+    "mean-of-integers": ("[a] p = Cast<to = 1>(i) o = Cast<to = 1>(m) "
+                         "[b] k = Mul(p, o) [c] s = ReduceSum<keepdims = 1>(k, last) "
+                         "[g] l = ReduceSum<keepdims = 1>(o, last) [d] q = Div(s, l) [e] z = Unsqueeze(q, last) "
+                         "[f] y = Relu(z)", "abcdefg"),
+    "norm-of-integers": ("[a] p = Cast<to = 1>(i) [b] s = ReduceSum<keepdims = 1>(p, last) [c] r = Sqrt(s) "
+                         "[d] z = Div(p, r) [e] y = Relu(z)", "abcde"),
+    "mean-of-bytes": ("p = Cast<to = 1>(u) [a] s = ReduceSum<keepdims = 1>(p, last) n = Shape<start = 1, end = 2>(u) "
+                      "[b] k = Cast<to = 1>(n) [c] q = Div(s, k) y = Relu(q)", "abc"),
     "ratio-of-lengths": ("[a] k = Cast<to = 1>(i) j = Identity(i) l = Mul(j, last) [b] p = Cast<to = 1>(l) "
                          "[c] q = Div(k, p) [d] y = Div(x, q)", "abcd"),
     "root-of-a-size": ("n = Shape<start = 1, end = 2>(x) [a] k = Cast<to = 1>(n) [b] r = Sqrt(k) y = Div(x, r)", "ab"),
@@ -123,6 +139,18 @@ CASES = {
                            "[e] z = Mul(q, x) y = Relu(z)", "abcde"),
     "steps-by-elements": ("j = Cast<to = 7>(i) k = Reshape(j, last) [a] w = GatherElements(left, k) "
                           "[b] r = Sub(one, w) [c] y = Log(r)", "abc"),
+    # one of a few numbers each, and how often each is there
+    "one-hot": ("o = OneHot<axis = -1>(i, few, truths) z = MatMul(o, nines) y = Relu(z)", ""),
+    "one-hot-integers": ("j = OneHot<axis = -1>(i, few, bits) o = Cast<to = 1>(j) z = MatMul(o, nines) "
+                         "y = Relu(z)", ""),
+    "one-hot-counted": ("o = OneHot<axis = -1>(i, few, truths) [a] s = ReduceSum<keepdims = 0>(o, axes) "
+                        "[b] y = Relu(s)", "ab"),
+    "large-or-nothing": ("o = OneHot<axis = -1>(i, few, lows) z = MatMul(o, nines) y = Relu(z)", ""),
+    # best places: rows of a picture, and columns
+    "share-of-the-best": ("w, k = TopK<axis = 1>(x, three) n = Shape<start = 1, end = 2>(x) [a] p = Cast<to = 1>(k) "
+                          "[b] l = Cast<to = 1>(n) [c] q = Div(p, l) y = Relu(q)", "abc"),
+    "places-of-the-best": ("w, k = TopK<axis = 1>(x, three) n = Shape<start = 1, end = 2>(x) r = Mod(k, n) "
+                           "[a] p = Cast<to = 1>(r) [b] l = Cast<to = 1>(n) [c] q = Div(p, l) y = Relu(q)", "abc"),
     # sums of places and activations are places: of boxes, of what is looked at, of distances
     "boxes": (f"{PLACES} o = Sigmoid(x) [b] q = Add(o, p) [c] y = Mul(q, mean)", "abc"),
     "distances": (f"{PLACES} o = Sigmoid(x) [b] q = Add(o, p) [c] r = Transpose(q) [d] s = Sub(q, r) [e] l = Abs(s) "

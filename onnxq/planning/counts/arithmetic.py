@@ -20,11 +20,13 @@ _LARGEST = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 
 
 def is_small(node: ir.Node, read: list[Span], counts: list[Span]) -> bool:
-    """Whether it makes small numbers of large ones: roots and logarithms of whole ones, and quotients of two by what is
-    not less than 1, as places in a row are of its length."""
+    """Whether it makes small numbers of large ones: logarithms of whole ones, roots of sizes, and quotients of those by
+    what is not less than 1, as places in a row are of its length. What is added up and divided by its number is as
+    large as one of its parts."""
     if node.op_type in ("Log", "Sqrt"):
-        return read[0].whole
-    return node.op_type == "Div" and len(counts) == 2 and read[1].low >= (0 if read[1].whole else 1)
+        return read[0].whole and (read[0].by_size or node.op_type == "Log")
+    is_share = node.op_type == "Div" and len(counts) == 2 and read[0].by_size
+    return is_share and read[1].low >= (0 if read[1].whole else 1)
 
 
 def is_switch(span: Span) -> bool:
@@ -36,9 +38,9 @@ def computed(node: ir.Node, read: list[Span], *, is_float: bool) -> Span:
     """The bounds of what is made of numbers with these."""
     op, a = node.op_type, read[0] if read else COUNT
     if op in MOVES or op in WHOLE or op in _LARGEST or op == "Cast":
-        return Span(a.low, a.high, a.whole or not is_float or op in WHOLE)
+        return Span(a.low, a.high, a.whole or not is_float or op in WHOLE, a.by_size)
     if op in _MEANS:
-        return Span(min(a.low, 0), max(a.high, 0), False)
+        return Span(min(a.low, 0), max(a.high, 0), False, a.by_size)
     if op in CHOOSES:
         return functools.reduce(Span.joined, read, Span(0, 0, True) if op == "Pad" else a)
     if op in SUMS:
@@ -61,6 +63,8 @@ def _arithmetic(node: ir.Node, read: list[Span], *, whole: bool) -> Span:
             return spans.multiplied(a, b)
         case "Div", [a, b]:
             return spans.divided(a, b, whole=whole)
+        case "Mod", [a, b]:
+            return spans.rest(a, b, has_sign_of_a=graph.attribute_int(node, "fmod", 0) == 1)
         case "Neg", [a]:
             return spans.negated(a)
         case "Abs", [a]:
@@ -71,7 +75,7 @@ def _arithmetic(node: ir.Node, read: list[Span], *, whole: bool) -> Span:
             return _clip(node, a)
         case "Range", [start, limit, step]:
             found = start.joined(limit)
-            return Span(found.low, found.high, start.whole and step.whole)
+            return Span(found.low, found.high, start.whole and step.whole, found.by_size)
         case "Exp", [a]:
             return spans.exponential(a)
         case _:

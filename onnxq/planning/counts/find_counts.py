@@ -17,6 +17,7 @@ from onnxq.planning.counts.uses import (
     LOOKUPS,
     MOST_COORDINATES,
     MOVES,
+    PLACES_BESIDE,
     PRODUCTS,
     STEPS,
     Uses,
@@ -45,6 +46,8 @@ _BOUNDED = frozenset(
 _COUNT = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 #: What makes floats of integers.
 _MAKE_FLOATS = frozenset({"Cast", "CastLike", "Range"})
+#: What makes something to count, even of constants.
+_MAKE_NUMBERS = frozenset({"OneHot", "Range"})
 
 
 @dataclass
@@ -160,6 +163,8 @@ class _Finder:
         makes_activations = self._is_layer(node, numbers, read) or node.op_type in _NORMS
         is_bounded = makes_activations or node.op_type in _BOUNDED
         made = None if is_bounded else self._made(node, numbers, read)
+        if node.op_type in PLACES_BESIDE:
+            self.spans.update(dict.fromkeys(node.outputs[1:], COUNT))
         if made is not None:
             is_float = self._is_float(node.outputs[0])
             self.spans.update(dict.fromkeys((v for v in node.outputs if self._is_float(v) is is_float), made))
@@ -235,7 +240,7 @@ class _Finder:
             is_used = is_sum or (node.op_type in CARRIES and not self.uses.stepped.isdisjoint(node.outputs))
             return ANY if coarse and is_float and is_used else None
         counts = [s for v, s in zip(numbers, known, strict=True) if graph.constant(v) is None]
-        if is_float and not counts and node.op_type != "Range":
+        if is_float and not counts and node.op_type not in _MAKE_NUMBERS:
             is_table = node.op_type in MOVES and (output in self.uses.turned or _looks_steps_up(node))
             return ANY if is_table else None
         made, adds = computed(node, known, is_float=is_float), node.op_type in SUMS or bool(kernels_of(node))

@@ -26,11 +26,14 @@ CHOOSES: dict[str, tuple[int, ...] | None] = {
     "Concat": None,
     "Max": None,
     "Min": None,
+    "OneHot": (2,),
     "Pad": (0, 2),
     "ScatterElements": (0, 2),
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }
+#: What makes places beside what is found there, as its second output.
+PLACES_BESIDE = frozenset({"MaxPool", "TopK"})
 PRODUCTS = frozenset({"Div", "Einsum", "Gemm", "MatMul", "Mul"})
 #: Through which an error of a part stays one of as many parts, and functions of which frequencies are made.
 CARRIES = frozenset(
