@@ -109,6 +109,46 @@ def test_places_that_grow_with_a_size_are_right_at_larger_ones(tmp_path: Path) -
     assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 40
 
 
+PLACES = """n = Shape<start = 1, end = 2>(x) k = Squeeze(n) r = Range(nought, k, one) p = Cast<to = 1>(r)
+    c = Unsqueeze(p, last) """
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        "v, z = TopK<axis = 1>(h, first) b = Cast<to = 1>(z) e = ReduceMax<axes = [2], keepdims = 1>(b)",
+        "a = Shape<start = 0, end = 2>(x) z = ReduceProd(a) b = Cast<to = 1>(z) e = Reshape(b, ones)",
+        PLACES + "l = Cast<to = 1>(k) e = Mod<fmod = 1>(c, l)",
+        PLACES + "a = ReduceSumSquare(p) b = Sqrt(a) e = Reshape(b, ones)",
+        "b = ReduceL1<axes = [1], keepdims = 1>(f) e = Unsqueeze(b, last)",
+        "b = ReduceL2<axes = [1], keepdims = 1>(f) e = Unsqueeze(b, last)",
+        PLACES + "a = GreaterOrEqual(p, c) t = Cast<to = 1>(a) b = MatMul(f, t) e = Unsqueeze(b, last)",
+        "n = Shape<start = 1, end = 2>(x) s = Concat<axis = 0>(n, n) a = ConstantOfShape<value = float[1] {1}>(s) "
+        "t = Trilu<upper = 1>(a) b = MatMul(f, t) e = Unsqueeze(b, last)",
+    ],
+    ids=["best", "sizes", "rest", "squares", "distances", "distance", "triangle", "cut-square"],
+)
+def test_what_is_counted_along_a_text_is_right_in_longer_ones(tmp_path: Path, grown: str) -> None:
+    """It is put beside activations, 32 times as large as the data show."""
+    body = f"""g (float[N, S, 32] x, bool[N, S] m) => (float[N, S, 64] y) {{
+        d = MatMul(x, w1)  h = Relu(d)  f = Cast<to = 1>(m)  {grown}
+        j = Mul(e, part)  o = Shape<start = 0, end = 2>(x)  i = Concat<axis = 0>(o, first)  q = Expand(j, i)
+        g = Concat<axis = 2>(h, q)  w = MatMul(g, w2)  u = Relu(w)  y = MatMul(u, w3) }}"""
+    kernels = {"w1": tiny.normal(32, 64), "w2": tiny.normal(65, 64, seed=1), "w3": tiny.normal(64, 64, seed=2)}
+    numbers = {"nought": np.int64(0), "one": np.int64(1), "last": np.array([-1]), "first": np.array([1])}
+    more = {"part": np.float32(1 / 4), "ones": np.array([1, 1, 1])}
+    path = tiny.save(tiny.model(body, kernels | numbers | more), tmp_path)
+    rng = np.random.default_rng(0)
+    feed = lambda length: {  # noqa: E731
+        "x": rng.standard_normal((1, length, 32), np.float32),
+        "m": np.ones((1, length), np.bool_),
+    }
+    recipe = onnxq.Recipe("w8a8", keep_slow=True)
+    onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=[feed(16) for _ in range(8)], target="ort-cpu")
+    longer = feed(512)
+    assert tiny.sqnr(Session(path).run(longer)[0], Session(tmp_path / "q.onnx").run(longer)[0]) > 40
+
+
 def test_data_of_several_lengths_are_left_alone(tmp_path: Path) -> None:
     path = transformer(tmp_path)
     data = [feed for length in (1, 7, 24) for feed in texts(length, 8)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.types import Types
+from onnxq.model.types import Dim, Types
 from onnxq.planning.counts import bodies
-from onnxq.planning.counts.uses import CHOOSES, MOVES, numbers_of
+from onnxq.planning.counts.uses import CHOOSES, MOVES, PLACES_BESIDE, numbers_of
 
 #: Why what computes with them stays in float.
 REASON = "reads places or lengths that grow with an open size, beyond the ranges that data show"
@@ -16,17 +18,24 @@ _KEEPS = frozenset(
     [
         *("Abs", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose"),
         *("DepthToSpace", "Elu", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSwish", "LeakyRelu"),
-        *("MaxPool", "Mish", "Neg", "PRelu", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"),
-        *("Round", "Selu", "Softplus", "SpaceToDepth", "Swish", "ThresholdedRelu", "Upsample"),
+        *("MaxPool", "Mish", "Neg", "PRelu", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "Relu"),
+        *("Resize", "Round", "Selu", "Softplus", "SpaceToDepth", "Swish", "ThresholdedRelu", "TopK", "Upsample"),
         *MOVES,
     ]
 )
 #: What is as large as the largest of what it reads.
 _JOINS = frozenset({"Add", "Gemm", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
 _PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
-_SUMS = frozenset({"CumSum", "ReduceSum"})
-#: Places along one axis, whatever is there.
-_PLACES = ("ArgMax", "ArgMin")
+#: To which power sums take what they read, and to which the number of what they add up.
+_SUMS = {
+    "CumSum": (1.0, 1.0),
+    "ReduceL1": (1.0, 1.0),
+    "ReduceL2": (1.0, 0.5),
+    "ReduceSum": (1.0, 1.0),
+    "ReduceSumSquare": (2.0, 1.0),
+}
+#: Places along one axis, whatever is there; along this one unless they say otherwise.
+_PLACES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
 #: Of models with subgraphs: into them, out of them, and out of those around them.
 WALKS = 3
 #: Nodes that are followed to what a sum counts.
@@ -64,8 +73,8 @@ class _Powers:
 
     def visit(self, node: ir.Node) -> None:
         op, numbers = node.op_type, numbers_of(node)
-        numbers = numbers[:1] if op in _KEEPS else numbers
-        if op in (*_PLACES, "Shape", "Size", "NonZero", "ConstantOfShape"):
+        numbers = numbers[:1] if op in _KEEPS or op in _SUMS else numbers
+        if op in ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "ConstantOfShape"):
             is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
         else:
             is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in numbers)
@@ -75,6 +84,9 @@ class _Powers:
         if power > 0 or is_known:
             self.found.update(dict.fromkeys(node.outputs, power))
             self.of_sizes.update(node.outputs if is_of_sizes else ())
+        if op in PLACES_BESIDE:
+            self.found.update(dict.fromkeys(node.outputs[1:], float(self._is_open(node))))
+            self.of_sizes.update(node.outputs[1:])
 
     def enter(self, node: ir.Node) -> None:
         """What goes into subgraphs, and what is known by now of what comes out; turns are counted."""
@@ -97,13 +109,16 @@ class _Powers:
             is_bounded = most is not None or "max" in node.attributes
             return min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]
         if op in _SUMS:
-            return read[0] + (self._is_counted(numbers[0]) and self._is_open(node))
+            power, of_number = _SUMS[op]
+            return power * read[0] + of_number * (self._is_counted(numbers[0]) and self._is_open(node))
+        if op == "ReduceProd":
+            return read[0] * self._factors(numbers[0])
         if op in _KEEPS:
             return read[0]
         if op in _JOINS:
             return max(read)
         if op in _PRODUCTS:
-            return sum(read)
+            return sum(read) + (op != "Mul" and all(map(self._is_counted, numbers)) and self._adds_open(node))
         match op, read:
             case "Div", [a, b]:
                 return a - b
@@ -113,7 +128,7 @@ class _Powers:
                 return a / 2
             case "Pow", [a, _]:
                 return a * _number(numbers[1])
-            case "Min", _:
+            case (("Min" | "Mod"), _):
                 return min(read)
             case _:
                 return 0.0
@@ -144,9 +159,38 @@ class _Powers:
         axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
         if node.op_type in _PLACES:
-            chosen = [graph.attribute_int(node, "axis", 0)]
+            chosen = [graph.attribute_int(node, "axis", _PLACES[node.op_type])]
         dims = [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
         return not all(isinstance(dim, int) for dim in dims)
+
+    def _adds_open(self, node: ir.Node) -> bool:
+        """Whether a product of matrices adds up as many products as a size that is not fixed."""
+        shapes = [None if value is None else self.types.of(value).shape for value in node.inputs]
+        known = [shape for shape in shapes if shape]
+        if len(known) < len(shapes):
+            return True
+        return any(not any(isinstance(dim, int) for dim in dims) for dims in _added_up(node, known))
+
+    def _factors(self, value: ir.Value) -> int:
+        """Of how many numbers a product is, as far as that is known: else two, as of a height and a width."""
+        shape = self.types.of(value).shape
+        return shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else 2
+
+
+def _added_up(node: ir.Node, shapes: Sequence[Sequence[Dim]]) -> Iterator[list[Dim]]:
+    """What is known of each size along which products are added up, by one operand and by the other."""
+    if node.op_type == "MatMul":
+        yield [shapes[0][-1], shapes[1][-2:][0]]
+        return
+    operands, _, out = graph.attribute_string(node, "equation", "").replace(" ", "").partition("->")
+    if "..." in operands:
+        yield []
+        return
+    sizes: dict[str, list[Dim]] = {}
+    for part, shape in zip(operands.split(","), shapes, strict=False):
+        for letter, dim in zip(part, shape, strict=False):
+            sizes.setdefault(letter, []).append(dim)
+    yield from (dims for letter, dims in sizes.items() if letter not in out)
 
 
 def _number(value: ir.Value) -> float:
