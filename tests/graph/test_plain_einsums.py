@@ -17,13 +17,20 @@ from onnxq.passes.spelling.plain_einsums import PlainEinsums
 SIZES = {"b": 2, "s": 5, "t": 7, "d": 6, "h": 3, "k": 4, "f": 8, "e": 2}
 
 
+#: That models leave open.
+OPEN = "best"
+
+
+def parts(equation: str) -> list[str]:
+    return equation.replace(" ", "").partition("->")[0].replace("...", "be").split(",")
+
+
 def shapes(equation: str) -> list[tuple[int, ...]]:
-    parts = equation.replace(" ", "").partition("->")[0].replace("...", "be").split(",")
-    return [tuple(SIZES[letter] for letter in part) for part in parts]
+    return [tuple(SIZES[letter] for letter in part) for part in parts(equation)]
 
 
-def declared(shape: tuple[int, ...], letters: str = "ABCDE") -> str:
-    return ",".join(letters[: len(shape)])
+def declared(part: str, *, are_open: str = OPEN) -> str:
+    return ",".join(letter.upper() if letter in are_open else str(SIZES[letter]) for letter in part)
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["x,w", "w,x"])
@@ -49,13 +56,14 @@ def declared(shape: tuple[int, ...], letters: str = "ABCDE") -> str:
 )
 def test_a_product_with_a_constant(equation: str, nodes: list[str], is_first: bool) -> None:
     x, w = (tiny.normal(*shape, seed=i) for i, shape in enumerate(shapes(equation)))
+    shape = declared(parts(equation)[0])
     if is_first:
         if "->" not in equation:
             pytest.skip("the order of the result would be another")
         operands, _, out = equation.partition("->")
         equation = f"{','.join(reversed(operands.split(',')))}->{out}"
     args = "w, x" if is_first else "x, w"
-    text = f'g (float[{declared(x.shape)}] x) => (y) {{ y = Einsum<equation = "{equation}">({args}) }}'
+    text = f'g (float[{shape}] x) => (y) {{ y = Einsum<equation = "{equation}">({args}) }}'
     made = apply(PlainEinsums, text, {"w": w})
     prepared = made.clone()
     prepare(prepared)
@@ -76,7 +84,10 @@ def test_a_product_with_a_constant(equation: str, nodes: list[str], is_first: bo
 )
 def test_a_product_of_two_activations(equation: str, nodes: list[str]) -> None:
     a, b = (tiny.normal(*shape, seed=i) for i, shape in enumerate(shapes(equation)))
-    text = f"""g (float[{declared(a.shape)}] a, float[{declared(b.shape, "VWXYZ")}] b) => (y) {{
+    declarations = ", ".join(
+        f"float[{declared(part)}] {name}" for part, name in zip(parts(equation), "ab", strict=True)
+    )
+    text = f"""g ({declarations}) => (y) {{
         y = Einsum<equation = "{equation}">(a, b) }}"""
     made = apply(PlainEinsums, text, {})
     assert tiny.ops(made) == nodes
@@ -97,10 +108,10 @@ def test_a_product_of_two_activations(equation: str, nodes: list[str]) -> None:
     ],
 )
 def test_other_sums_stay(equation: str) -> None:
-    x, w = (tiny.normal(*shape) for shape in shapes(equation))
+    w = tiny.normal(*shapes(equation)[1])
     assert_untouched(
         PlainEinsums,
-        f'g (float[{declared(x.shape)}] x) => (y) {{ y = Einsum<equation = "{equation}">(x, w) }}',
+        f'g (float[{declared(parts(equation)[0])}] x) => (y) {{ y = Einsum<equation = "{equation}">(x, w) }}',
         {"w": w},
     )
 
@@ -110,6 +121,68 @@ def test_an_axis_of_one_index_that_stands_for_all_stays() -> None:
     assert_untouched(PlainEinsums, text, {"w": tiny.normal(6, 8)})
     unknown = 'g (float x) => (y) { y = Einsum<equation = "...d,df->...f">(x, w) }'
     assert_untouched(PlainEinsums, unknown, {"w": tiny.normal(6, 8)})
+
+
+@pytest.mark.parametrize(
+    ("equation", "x", "w", "is_first"),
+    [
+        ("bsd,df->bsf", (2, 5, 1), (6, 8), False),
+        ("bsd,df->bsf", (2, 5, 1), (6, 8), True),
+        ("...d,df->...f", (2, 5, 1), (6, 8), False),
+        ("d,df->f", (1,), (6, 8), False),
+        ("bshk,hkd->bsd", (2, 5, 1, 4), (3, 4, 6), False),
+        ("bshk,hkd->bsd", (2, 5, 3, 1), (3, 4, 6), False),
+        ("bshk,hkd->bsd", (2, 5, 3, 4), (3, 4, 6), False),
+        ("ebd,edf->ebf", (1, 5, 1), (2, 6, 8), False),
+    ],
+)
+def test_a_size_that_the_caller_chooses_may_be_1(
+    equation: str, x: tuple[int, ...], w: tuple[int, ...], is_first: bool
+) -> None:
+    operands, _, out = equation.partition("->")
+    turned = f"{','.join(reversed(operands.split(',')))}->{out}" if is_first else equation
+    args = "w, x" if is_first else "x, w"
+    shape = declared(parts(equation)[0], are_open="".join(SIZES))
+    text = f'g (float[{shape}] x) => (y) {{ y = Einsum<equation = "{turned}">({args}) }}'
+    arrays = tiny.normal(*x), tiny.normal(*w, seed=1)
+    made = apply(PlainEinsums, text, {"w": arrays[1]})
+    assert "MatMul" in tiny.ops(made) and "Expand" in tiny.ops(made)
+    np.testing.assert_allclose(tiny.evaluate(made, x=arrays[0])[0], np.einsum(equation, *arrays), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_plain"),
+    [
+        ("N, S, 4, 16", "N, S, 4, 16", True),
+        ("N, S, 4, D", "N, T, 4, D", True),  # of the same name
+        ("N, S, 4, D", "N, T, 4, E", False),
+        ("N, S, 4, D", "N, T, 4, 16", False),
+        ("N, S, 4, ?", "N, T, 4, ?", False),
+        ("N, S, 4, 1", "N, T, 4, 1", True),
+        ("N, S, 1, 16", "M, T, 4, 16", True),  # MatMul repeats what there is a product of each of
+    ],
+)
+def test_sizes_of_two_activations_may_be_1(a: str, b: str, is_plain: bool) -> None:
+    text = f'g (float[{a}] a, float[{b}] b) => (y) {{ c = Relu(a) y = Einsum<equation = "bshk,bthk->bhst">(c, b) }}'
+    made = tiny.read(tiny.model(text))
+    assert PlainEinsums()(made).modified == is_plain
+
+
+def test_sizes_that_a_model_computes_are_what_both_have() -> None:
+    """Of keys and values behind a cache, and of scores behind a mask whose length has a name of its own."""
+    text = """g (float[N, 4, S, 16] q, float[N, 4, P, 16] past, float[N, P, 4, 16] before, float[N, 4, S, 16] k,
+        float[N, S, 4, 16] v, float[N, 1, S, K] m) => (y) {
+        keys = Concat<axis = 2>(past, k)  values = Concat<axis = 1>(before, v)
+        a = Einsum<equation = "bhqd,bhkd->bhqk">(q, keys)  s = Add(a, m)  p = Softmax<axis = -1>(s)
+        y = Einsum<equation = "bhqk,bkhd->bqhd">(p, values) }"""
+    made = apply(PlainEinsums, text, {})
+    assert tiny.ops(made).count("MatMul") == 2
+
+
+def test_a_weight_of_one_row_stays_for_sizes_that_are_not_known() -> None:
+    text = 'g (float[N, S, D] x) => (y) { y = Einsum<equation = "bsd,df->bsf">(x, w) }'
+    assert_untouched(PlainEinsums, text, {"w": tiny.normal(1, 8)})
+    apply(PlainEinsums, text.replace("D]", "1]"), {"w": tiny.normal(1, 8)})
 
 
 def test_dense_layers_of_jax_are_quantized_and_come_back(tmp_path: Path) -> None:

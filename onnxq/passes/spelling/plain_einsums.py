@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.dims.dimensions import sizes_of
-from onnxq.model.dims.known import Sizes
+from onnxq.model.dims.dimensions import add, begun
+from onnxq.model.dims.known import Dim, Sizes
 from onnxq.model.graph import Names
 
 _ANY = "..."
@@ -64,37 +64,73 @@ class _Product:
 class PlainEinsums(ir.passes.InPlacePass):
     """Einsum of two operands that is a product of matrices becomes MatMul, with a Transpose where axes lie otherwise.
 
-    Several axes become one by Reshape where the second operand is a constant, whose own are folded behind this. Sums
-    over axes of one operand, diagonals and products of vectors stay.
+    1. Several axes become one by Reshape where the second operand is a constant, whose own are folded behind this.
+    2. Sums over axes of one operand, diagonals and products of vectors stay.
+    3. Einsum repeats an axis of one index for any number of the other operand, which MatMul refuses where it sums over
+       that. A size that the caller chooses may be 1: beside a constant, an Expand repeats what is given, and others
+       stay. Sizes that a model computes, and that cannot be told, are what both operands have.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [node for node in graph.nodes(model) if graph.is_op(node, "Einsum") and len(node.inputs) == 2]
-        sizes, names = sizes_of(model) if found else None, Names(model)
-        made = [_written(node, sizes, names) for node in found if sizes is not None]
-        return ir.passes.PassResult(model, modified=any(made))
+        nodes = list(graph.nodes(model))
+        if not any(map(_is_candidate, nodes)):
+            return ir.passes.PassResult(model, modified=False)
+        work, modified = _Work(begun(model), Names(model), frozenset(model.graph.inputs)), False
+        for node in nodes:
+            if _is_candidate(node) and _written(node, work):
+                modified = True
+            else:
+                add(node, work.sizes)
+        return ir.passes.PassResult(model, modified)
 
 
-def _written(node: ir.Node, sizes: Sizes, names: Names) -> bool:
+@dataclass(frozen=True)
+class _Work:
+    """What is known of the values up to a node, and what the model is given."""
+
+    sizes: Sizes
+    names: Names
+    given: frozenset[ir.Value]
+
+    def may_repeat(self, one: Dim | None, other: Dim | None) -> bool:
+        """Whether one of these sizes may be 1 where the other is more."""
+        if one == other and one is not None:
+            return False
+        known = [dim for dim in (one, other) if isinstance(dim, int)]
+        if 1 in known or len(known) == 2:
+            return True
+        names = [self._name(dim) for dim in (one, other) if isinstance(dim, tuple) and dim[0] in self.given]
+        return len(known) + len(names) == 2 and (len(names) == 1 or None in names or names[0] != names[1])
+
+    def _name(self, dim: tuple[ir.Value, int]) -> str | None:
+        declared = None if dim[0].shape is None else dim[0].shape[dim[1]]
+        return None if declared is None or isinstance(declared, int) else declared.value
+
+
+def _is_candidate(node: ir.Node) -> bool:
+    return graph.is_op(node, "Einsum") and len(node.inputs) == 2
+
+
+def _written(node: ir.Node, work: _Work) -> bool:
     """Whether the MatMul took its place."""
     is_turned = graph.constant(node.inputs[0]) is not None
     x, w = reversed(node.inputs) if is_turned else node.inputs
     if x is None or w is None or graph.constant(x) is not None:
         return False
-    dims = [sizes.of(value) for value in (x, w)]
+    dims = [work.sizes.of(value) for value in (x, w)]
     product = _product(node, [None if each is None else len(each) for each in dims], is_turned=is_turned)
     tensor = graph.constant(w)
     if product is None or not product.is_of_matrices or not product.summed or not product.added:
         return False
     if not product.is_single and (tensor is None or product.each):
         return False
-    given = [
-        dict(zip(part, each, strict=True)) for part, each in zip((product.x, product.w), dims, strict=True) if each
-    ]
-    for letter in product.summed:  # of one index it may stand for any number
-        if len({size for each in given if isinstance(size := each.get(letter), int)}) > 1:
-            return False
-    _write(node, x, w, product, names)
+    rows, others = (
+        dict(zip(part, each or (), strict=False)) for part, each in zip((product.x, product.w), dims, strict=True)
+    )
+    repeated = [letter for letter in product.summed if work.may_repeat(rows.get(letter), others.get(letter))]
+    if repeated and (tensor is None or any(isinstance(rows.get(a), int) or others[a] == 1 for a in repeated)):
+        return False
+    _write(node, x, w, product, work, repeats=bool(repeated))
     return True
 
 
@@ -133,36 +169,41 @@ def _product(node: ir.Node, ranks: Sequence[int | None], *, is_turned: bool) -> 
     return _Product(parts[0], parts[1], out) if fits and is_known else None
 
 
-def _write(node: ir.Node, x: ir.Value, w: ir.Value, product: _Product, names: Names) -> None:
+def _write(node: ir.Node, x: ir.Value, w: ir.Value, product: _Product, work: _Work, *, repeats: bool) -> None:
     each, kept, summed, added = product.each, product.kept, product.summed, product.added
     tensor, body = graph.constant(w), node.graph
     assert isinstance(body, ir.Graph)
     size = {} if tensor is None else dict(zip(product.w, tensor.shape.numpy(), strict=True))
 
+    def placed(op_type: str, inputs: list[ir.Value], word: str, attributes: graph.Attributes | None = None) -> ir.Value:
+        output = work.names.fresh(f"{node.name}_{word}")
+        name = node.name or "" if op_type == "MatMul" else output
+        value = graph.add_node(node, op_type, inputs, name, output, attributes)
+        made = value.producer()
+        assert made is not None
+        made.metadata_props.update(node.metadata_props if op_type == "MatMul" else {})
+        add(made, work.sizes)
+        return value
+
     def turned(value: ir.Value, axes: str, to: str) -> ir.Value:
         perm = [axes.index(letter) for letter in to]
-        if perm == sorted(perm):
-            return value
-        name = names.fresh(f"{node.name}_turn")
-        return graph.add_node(node, "Transpose", [value], name, name, {"perm": perm})
+        return value if perm == sorted(perm) else placed("Transpose", [value], "turn", {"perm": perm})
 
-    def reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    def shaped(value: ir.Value, op_type: str, shape: Sequence[int]) -> ir.Value:
         asked = ir.tensor(np.array(shape, np.int64))
-        constant = graph.add_constant(body, names.fresh(f"{node.name}_shape"), asked)
-        name = names.fresh(f"{node.name}_reshape")
-        return graph.add_node(node, "Reshape", [value, constant], name, name)
+        constant = graph.add_constant(body, work.names.fresh(f"{node.name}_shape"), asked)
+        return placed(op_type, [value, constant], op_type.lower())
 
     left, right = turned(x, product.x, each + kept + summed), turned(w, product.w, each + summed + added)
+    if repeats:
+        left = shaped(left, "Expand", [size[letter] for letter in summed])
     if len(summed) > 1:
         rows = int(np.prod([size[letter] for letter in summed]))
-        left = reshaped(left, [0] * len(kept) + [rows])
+        left = shaped(left, "Reshape", [0] * len(kept) + [rows])
     if len(summed) > 1 or len(added) > 1:
-        right = reshaped(right, [int(np.prod([size[letter] for letter in axes])) for axes in (summed, added)])
-    found = graph.add_node(node, "MatMul", [left, right], node.name or "", names.fresh(f"{node.name}_product"))
-    made = found.producer()
-    assert made is not None
-    made.metadata_props.update(node.metadata_props)
+        right = shaped(right, "Reshape", [int(np.prod([size[letter] for letter in axes])) for axes in (summed, added)])
+    found = placed("MatMul", [left, right], "product")
     if len(added) > 1:
-        found = reshaped(found, [0] * len(kept) + [size[letter] for letter in added])
+        found = shaped(found, "Reshape", [0] * len(kept) + [size[letter] for letter in added])
     graph.replace_value(node.outputs[0], turned(found, each + kept + added, product.out))
     body.remove(node, safe=True)  # whose name the product has
