@@ -1,6 +1,6 @@
-"""Codes and scales of one weight that several operators read in forms of their own are written once.
+"""Numbers, codes and scales of one weight that several operators read in forms of their own are written once.
 
-An embedding that is the head too is looked up by rows and multiplied by; its codes are the same bytes, in another
+An embedding that is the head too is looked up by rows and multiplied by; its numbers are the same bytes, in another
 shape or order. Runtimes work the other form out when they load the model.
 """
 
@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from onnxq.model.origin import APART, CONSTANT, ORIGIN
+from onnxq import layouts
+from onnxq.model import graph
+from onnxq.model.origin import APART, CONSTANT, HALVES, ORIGIN
 
 #: Fewer bytes are not worth a node.
 LEAST_BYTES = 1 << 10
-#: Types of codes and of their scales.
-_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT)
+#: Types of codes, of their scales and of numbers.
+_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT, *HALVES)
+#: What reads a matrix of numbers as one, or widens it: others may want a constant, as for scales.
+_READERS = ("Cast", "Gather", "Gemm", "MatMul")
+#: A node, its attributes, and what it reads besides.
+Step = tuple[str, dict[str, list[int]], list[list[int]]]
 
 
 class Sharing:
     """What of a model's constants may be equal, and what was written of it.
 
-    Only constants that come from the same weight and take as many bytes are looked into: that costs reading them.
+    Only constants that come from the same weight and take as many bytes are looked into, or halves: that costs reading
+    them.
     """
 
     def __init__(self, values: Iterable[ir.Value]) -> None:
@@ -41,48 +49,90 @@ class Sharing:
         key, owner, may_be_made = _key(value), value.graph, not value.meta.get(CONSTANT)
         if key is None or self._count[key] < 2 or not isinstance(owner, ir.Graph):
             return False
-        shape, digest = tuple(tensor.shape.numpy()), digest_of()
+        digest = digest_of()
         others = self._written.setdefault(key, [])
         for other, seen in others:
-            before = tuple(other.const_value.shape.numpy()) if other.const_value is not None else ()
-            if seen == digest and (before == shape or may_be_made):
-                _replace(value, other, owner, None if before == shape else shape)
-                return True
-            may_be_turned = len(shape) == 2 and before == shape[::-1] and tensor.dtype.bitwidth == 8
-            if may_be_made and may_be_turned and seen == _digest(np.ascontiguousarray(tensor.numpy().T).tobytes()):
-                _replace(value, other, owner, ())
+            steps = _steps(value, tensor, digest, _shape(other.const_value), seen)
+            if steps is not None and (not steps or may_be_made):
+                _replace(value, other, owner, steps)
                 return True
         others.append((value, digest))
         return False
 
+    def in_order(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """`values`, but tables behind the tiles of which they may be made: those have to be constants."""
+        keys = [_key(value) for value in values]
+        tiles = {key: i for i, key in enumerate(keys) if key and len(_shape(values[i].const_value)) == 4}
+        places = [(max(i, tiles.get(key, i)), _is_matrix(values[i])) for i, key in enumerate(keys)]
+        return [values[i] for i in sorted(range(len(values)), key=places.__getitem__)]
+
 
 def _key(value: ir.Value) -> Hashable:
     """The same for constants that may have the same bytes; None for those that are not shared."""
-    origin, tensor = value.meta.get(ORIGIN), value.const_value
-    if origin is None or tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
+    origin, tensor = value.meta.get(ORIGIN, value.name), value.const_value
+    if tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < LEAST_BYTES:
         return None
     stays = value.is_graph_output() or value.meta.get(APART)
-    return None if stays else (id(value.graph), origin, tensor.dtype, tensor.nbytes)
+    nbytes = 0 if tensor.dtype in HALVES else tensor.nbytes  # tiles are filled up
+    return None if stays else (id(value.graph), origin, tensor.dtype, nbytes)
 
 
-def _digest(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=20).digest()
+def _shape(tensor: ir.TensorProtocol | None) -> tuple[int, ...]:
+    return () if tensor is None else tuple(tensor.shape.numpy())
 
 
-def _replace(value: ir.Value, other: ir.Value, owner: ir.Graph, shape: tuple[int, ...] | None) -> None:
-    """Let the readers of `value` read `other`, reshaped to `shape` if one is given, turned if that is empty."""
+def _is_matrix(value: ir.Value) -> bool:
+    """Whether it is codes, or what reads it takes it for numbers."""
+    tensor = value.const_value
+    is_code = tensor is not None and tensor.dtype.bitwidth == 8
+    is_read = all(graph.is_op(use.node, *_READERS) for use in value.uses())
+    return len(_shape(tensor)) == 2 and (is_code or (is_read and tensor is not None and tensor.dtype.bitwidth > 8))
+
+
+def _steps(
+    value: ir.Value, tensor: ir.TensorProtocol, digest: bytes, before: tuple[int, ...], seen: bytes
+) -> list[Step] | None:
+    """What makes `tensor` of one with the shape `before` and the digest `seen`; None if nothing does.
+
+    1. The same bytes have another shape.
+    2. A matrix is turned.
+    3. Tiles that a kernel multiplies by (`layouts.dense_tiles`) become the rows of a table.
+    """
+    shape = _shape(tensor)
+    if seen == digest:
+        return [] if before == shape else [("Reshape", {}, [list(shape)])]
+    if not _is_matrix(value):
+        return None
+    if before == shape[::-1] and seen == _digest(tensor.numpy().T):
+        return [("Transpose", {"perm": [1, 0]}, [])]
+    rows, columns = (before[0] * before[2], before[1] * before[3]) if len(before) == 4 else (0, 0)
+    is_tiled = tensor.dtype in HALVES and 0 <= rows - shape[0] < layouts.ROWS and columns >= shape[1]
+    if not is_tiled or seen != _digest(layouts.dense_tiles(tensor.numpy())):
+        return None
+    steps: list[Step] = [("Transpose", {"perm": [0, 2, 1, 3]}, []), ("Reshape", {}, [[rows, columns]])]
+    return steps if (rows, columns) == shape else [*steps, ("Slice", {}, [[0, 0], list(shape)])]
+
+
+def _digest(array: NDArray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=20).digest()
+
+
+def _replace(value: ir.Value, other: ir.Value, owner: ir.Graph, steps: list[Step]) -> None:
+    """Let the readers of `value` read what the steps make of `other`."""
     name = value.name or ""
     owner.initializers.pop(name)
-    if shape is None:
-        value.replace_all_uses_with(other)
-        return
-    if shape:
-        wanted = ir.Value(name=f"{name}_shape", const_value=ir.tensor(np.array(shape, np.int64), name=f"{name}_shape"))
-        owner.register_initializer(wanted)
-        node = ir.node("Reshape", [other, wanted], name=f"{name}_reshape")
-    else:
-        node = ir.node("Transpose", [other], attributes={"perm": [1, 0]}, name=f"{name}_transpose")
-    node.outputs[0].name = name
+    made: list[ir.Node] = []
+    for i, (op_type, attributes, constants) in enumerate(steps):
+        word = f"{name}_{op_type.lower()}"
+        read = [
+            graph.add_constant(owner, f"{word}_{j}", ir.tensor(np.array(each, np.int64)))
+            for j, each in enumerate(constants)
+        ]
+        source = made[-1].outputs[0] if made else other
+        made.append(ir.node(op_type, [source, *read], attributes=attributes, name=word))
+        made[-1].outputs[0].name = f"{word}_{i}_out"
     value.name = None
-    value.replace_all_uses_with(node.outputs[0])
-    owner.insert_before(owner[0], node)
+    if made:
+        made[-1].outputs[0].name = name
+    value.replace_all_uses_with(made[-1].outputs[0] if made else other)
+    owner.insert_before(owner[0], made)

@@ -123,7 +123,7 @@ def _write_tensors(model: ir.Model, data: DataWriter | None, progress: Progress,
     """Large tensors go to `data`, if there is one; the others are just bytes in the model afterwards."""
     tied: dict[Hashable, ir.Value] = {}
     sharing = Sharing(tensors_to_write(model))
-    for value in values:
+    for value in sharing.in_order(values):
         tensor = value.const_value
         assert tensor is not None
         nbytes, content = _nbytes(value), Content(tensor)

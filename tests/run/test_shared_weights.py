@@ -21,7 +21,8 @@ from onnxq.model.load import load_model
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
 from onnxq.planning.shared_weights import reconciled, together
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, Rule
+from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trials
 from onnxq.summaries.ranges import NO_RANGES
 from onnxq.tuning.harm import harm
@@ -55,7 +56,7 @@ def feeds(text: str, count: int = 4) -> list[dict[str, NDArray]]:
 
 
 #: Bytes a weight, scales and zero points included, of a file in which each weight is stored once.
-BYTES = {"w8a8": 1.06, "w8a8-dynamic": 1.06, "w4a16": 0.72, "w8a16": 1.2, "nf4": 1.2}
+BYTES = {"w8a8": 1.06, "w8a8-dynamic": 1.06, "w4a16": 0.72, "w8a16": 1.2, "nf4": 1.2, "fp16": 2, "bf16": 2}
 
 
 @pytest.mark.pairwise
@@ -82,7 +83,30 @@ def test_half_precision_is_stored_once_for_both_branches(tmp_path: Path) -> None
     path = save(tmp_path, MERGED)
     result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("fp16"), target="onnx")
     names = [t.name for t in onnx.load(result.output).graph.initializer if np.prod(t.dims) >= 256 * WIDTH]
-    assert len(names) == 4  # the table and its transpose, up, down
+    assert len(names) == 3  # the table, of which its transpose is made, up, down
+
+
+@pytest.mark.parametrize("columns", [WIDTH, 100])
+def test_a_table_is_made_of_the_tiles_that_a_kernel_multiplies_by(columns: int, tmp_path: Path) -> None:
+    """Of 16 rows and 32 columns, which are filled up: what is more than the table has is cut off."""
+    text = """g (int64[N] ids) => (float[N, 500] y) {
+        x = Gather(table, ids)  t = Tanh(x)  h = Transpose<perm = [1, 0]>(table)  y = MatMul(t, h) }"""
+    path = tiny.save(tiny.model(text, {"table": tiny.normal(500, columns)}), tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("bf16", keep_slow=True), target="onnxq")
+    assert "DenseMatMul" in {node.op_type for node in onnx.load(result.output).graph.node}
+    functions = sum(f.ByteSize() for f in onnx.load(result.output).functions)
+    assert result.bytes_after - functions < 2 * 512 * 128 + 2500
+    feed = {"ids": np.arange(0, 500, 7)}
+    in_float = onnxruntime.InferenceSession(path).run(None, feed)[0]
+    assert tiny.sqnr(in_float, Session(result.output).run(feed)[0]) > 40
+    assert tiny.sqnr(in_float, onnxruntime.InferenceSession(result.output).run(None, feed)[0]) > 40
+
+
+def test_a_table_that_stays_in_float_is_stored_once(tmp_path: Path) -> None:
+    path = save(tmp_path, MERGED)
+    recipe = Recipe("w8a16", rules=(Rule("keep", "x"), Rule("keep", "logits")))
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe)
+    assert result.bytes_after < 4 * ROWS * WIDTH + 1.2 * 2 * 256 * WIDTH + 6000
 
 
 def test_a_transpose_that_the_exporter_folded_is_the_same_weight(tmp_path: Path) -> None:
