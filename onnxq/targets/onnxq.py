@@ -50,7 +50,7 @@ class onnxq(Target):
 
     def preferred(self, weight: Weight, wish: Choice) -> Choice:
         is_packed = wish.method is Method.PACKED and formats.get(wish.format or "").multiplied_as is not None
-        return _of_table(weight, wish) if is_packed and wish.op == "Gather" else wish
+        return _of_rows(weight, wish) if is_packed and wish.op in ("Gather", "Gemm", "MatMul") else wish
 
     def place(self, weight: Weight, wish: Choice) -> Choice:
         format = formats.get(wish.format or "")
@@ -69,20 +69,22 @@ class onnxq(Target):
         return needs_plain_matmul(weight, wish)
 
 
-def _of_table(weight: Weight, wish: Choice) -> Choice:
+def _of_rows(weight: Weight, wish: Choice) -> Choice:
     """Rows that do not fill their blocks, in the fewest bytes that hold them at least as exactly: in shorter blocks,
-    which are filled up with fewer codes. Rows shorter than a block also as other targets store them, in 8 bits with one
-    scale a row or in 16; longer ones stay packed, as little is to be saved and they would take more memory.
+    which are filled up with fewer codes. Those of a table that are shorter than a block also as other targets store
+    them, in 8 bits with one scale a row or in 16; longer ones stay packed, as little is to be saved and they would take
+    more memory. Products have shorter blocks only where not one would be full: there they are faster too.
     """
     k, block, format = weight.shape[weight.role.contraction], wish.block or 1, formats.get(wish.format or "")
-    if k % block == 0:
+    is_table = wish.op == "Gather"
+    if k % block == 0 or (k > block and not is_table):
         return wish
     shorter = [block] if format.has_fixed_block else [b for b in BLOCKS if b < block] + [block]
     best = min(shorter, key=lambda block: (_bytes_of_row(format, k, block), -block))
     row, packed = f"a row of {k} would be filled up", _bytes_of_row(format, k, best)
-    if k < block and 2 * k <= min(k + 4, packed) and fits_half(weight.tensor):
+    if is_table and k < block and 2 * k <= min(k + 4, packed) and fits_half(weight.tensor):
         return wish.to(Method.STORED, wish.half or "float16", None, f"{row} to {best}: 16 bits are smaller")
-    if k < block and k + 4 < packed:
+    if is_table and k < block and k + 4 < packed:
         return wish.to(Method.STORED, "int8", None, f"{row} to {best}: 8 bits a row are smaller")
     return wish if best == block else wish.to(wish.method, wish.format, best, f"{row} more by blocks of {block}")
 
