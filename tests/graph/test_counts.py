@@ -14,7 +14,7 @@ from onnxq.model import graph
 from onnxq.model.types import types_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Method
-from onnxq.planning.counts import spans
+from onnxq.planning.counts import spans, uses
 from onnxq.planning.counts.find_counts import REASON, counts_in
 from onnxq.planning.counts.spans import Span
 from onnxq.planning.first_plan import make_plan
@@ -194,6 +194,26 @@ def test_what_counts_is_found(nodes: str, wanted: str) -> None:
     names = {node.name for node in graph.nodes(made) if len(node.name or "") == 1 and node.name in "abcdefg"}
     assert {name for name in found if name in names} == set(wanted.replace(" n", ""))
     assert len(found) == len(wanted.replace(" ", ""))
+
+
+def test_many_readers_of_a_mask_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them asks what all of them do."""
+    asked: list[str] = []
+    reads_mask = uses._reads_mask
+    monkeypatch.setattr(uses, "_reads_mask", lambda *given: asked.append("") or reads_mask(*given))
+
+    def looks(count: int) -> int:
+        layers = [
+            f"b{k} = Cast<to = 9>(i) w{k} = Where(b{k}, t{k}, low) k{k} = Cast<to = 1>(i) t{k + 1} = Mul(w{k}, k{k})"
+            for k in range(count)
+        ]
+        text = f"g (int64[N, S] i, float[N, S] t0) => (y) {{ {' '.join(layers)} y = Softmax(t{count}) }}"
+        made = tiny.read(tiny.model(text, CONSTANTS))
+        asked.clear()
+        assert not counts_in(made, types_of(made)).nodes
+        return len(asked)
+
+    assert looks(40) == 2 * looks(20)
 
 
 ROTARY = """g (int64[N, S] i, float[N, S, 64] x) => (y) {

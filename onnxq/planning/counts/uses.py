@@ -63,11 +63,14 @@ class Uses:
         stepped: those, and what is made whole, compared, or a place in a picture: an error of a half is one.
         switches: they are 0 or 1: multiplied by so low a number that it hides scores, or turned into truth values and
             for the rest only factors of something, or added up.
+        masks: by value, whether all that reads it takes it for a mask, as far as that was asked: one may have as many
+            readers as nodes, each of which asks.
     """
 
     turned: set[ir.Value] = field(default_factory=set)
     stepped: set[ir.Value] = field(default_factory=set)
     switches: set[ir.Value] = field(default_factory=set)
+    masks: dict[ir.Value, bool] = field(default_factory=dict)
 
 
 def numbers_of(node: ir.Node) -> list[ir.Value]:
@@ -136,12 +139,14 @@ def _makes_truths(node: ir.Node, types: Types) -> bool:
 
 def _masks(value: ir.Value, uses: Uses, types: Types) -> bool:
     """Whether everything that reads numbers, and what they are moved and cast to, takes them for a mask."""
-    return all(
-        _masks(node.outputs[0], uses, types)
-        if _keeps_switches(node) and node.op_type != "Mul"
-        else _reads_mask(value, node, uses, types)
-        for node in {use.node: None for use in value.uses() if value in numbers_of(use.node)}
-    )
+    if value not in uses.masks:
+        uses.masks[value] = all(
+            _masks(node.outputs[0], uses, types)
+            if _keeps_switches(node) and node.op_type != "Mul"
+            else _reads_mask(value, node, uses, types)
+            for node in {use.node: None for use in value.uses() if value in numbers_of(use.node)}
+        )
+    return uses.masks[value]
 
 
 def _reads_mask(value: ir.Value, node: ir.Node, uses: Uses, types: Types) -> bool:
