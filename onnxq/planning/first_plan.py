@@ -29,6 +29,8 @@ from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.planning.counts.find_counts import counts_in
 from onnxq.planning.counts.growth import REASON as GROWS
 from onnxq.planning.counts.growth import growing_in
+from onnxq.planning.counts.raw_inputs import REASON as RAW
+from onnxq.planning.counts.raw_inputs import raw_in
 from onnxq.recipe import KEEP, Recipe, twin
 from onnxq.runtime import known
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
@@ -97,22 +99,24 @@ def make_plan(
 def _counting(
     model: ir.Model, choices: dict[str, Choice], recipe: Recipe, target: Target, types: Types
 ) -> dict[str, Choice]:
-    """Other choices for nodes that compute with places, lengths or steps: half precision does not hold those."""
+    """Other choices for nodes that compute with places, lengths, steps or large inputs: half precision does not hold
+    those."""
     found: dict[str, Choice] = {}
     is_half = recipe.scheme == "fp16" and not target.widens_half
     if not choices:
         return found
     counts, version = counts_in(model, types), graph.opset(model)
-    for node in counts.nodes:
+    reasons = dict.fromkeys(raw_in(model) if is_half else (), RAW) | dict.fromkeys(counts.nodes, COUNTS)
+    for node, reason in reasons.items():
         name = node.name or ""
         given = choices.get(name)
         if given is None and is_half and known.takes_half(node, version):
-            found[name] = Choice(name, node.op_type, Method.KEEP, reason=COUNTS)
+            found[name] = Choice(name, node.op_type, Method.KEEP, reason=reason)
         elif given is not None and node in counts.exact and given.method is not Method.KEEP:
             values = [each.value for each in (*weights_of(node), *other_constants_of(node))]
             found[name] = _kept(node, values, given.elements, COUNTS)
         elif given is not None and given.method is Method.HALF:
-            found[name] = in_float(given, COUNTS)
+            found[name] = in_float(given, reason)
     return found
 
 

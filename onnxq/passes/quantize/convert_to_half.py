@@ -14,6 +14,7 @@ from onnxq.passes.normalize.change_float_type import ChangeFloatType, names_type
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
 from onnxq.planning.counts.find_counts import REASON as COUNTS
+from onnxq.planning.counts.raw_inputs import REASON as RAW
 from onnxq.runtime import known
 
 
@@ -24,7 +25,7 @@ class ConvertToHalf(PlanPass):
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold.
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
        Behind a node that the plan keeps in float they stay too, up to the next that it speaks of: what float16 rounded
-       away there, they would round away again. Not behind those that count: the plan keeps all that do.
+       away there, they would round away again. Not behind those that count or scale inputs: the plan keeps all that do.
     4. In the model by which plans are measured, each of them is a float32 node between Casts to float16. onnxruntime
        has next to no float16 kernels on processors: it computes runs of such nodes in float32 and leaves out the
        rounding between them, where numbers that are too large or too small for the target would get lost. A model that
@@ -65,7 +66,7 @@ class ConvertToHalf(PlanPass):
             else:
                 makers = (value.producer() for value in node.inputs if value is not None)
                 is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
-            if not is_half and (choice is None or choice.reason != COUNTS):
+            if not is_half and (choice is None or choice.reason not in (COUNTS, RAW)):
                 kept.add(node)
             elif is_half and node.name in self.originals:
                 yield node

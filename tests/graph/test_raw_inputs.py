@@ -1,0 +1,63 @@
+"""Inputs that are more than float16 holds are scaled in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from tiny import normal
+
+import onnxq
+from onnxq.passes.prepare import prepare
+from onnxq.planning.counts.raw_inputs import REASON, raw_in
+from onnxq.runtime.session import Session
+
+CONSTANTS = {
+    "means": np.array([50000, 3, 0.5, -70000], np.float32),
+    "near": np.array([123.7, 116.3, 103.5, 1], np.float32),
+    "deviations": np.array([40000, 2, 1, 30000], np.float32),
+    "share": np.float32(1 / 65535),
+    "byte": np.float32(255),
+    "ones": np.ones(4, np.float32),
+    "squares": np.array([1e9, 1, 1, 1e9], np.float32),
+    "first": np.array([0, 1]),
+    "last": np.array([-1]),
+    "two": np.float32(2),
+    "w": normal(4, 8),
+}
+CASES = {
+    "columns": ("[a] p = Sub(x, means) [b] q = Div(p, deviations) z = MatMul(q, w) y = Relu(z)", "ab"),
+    "on-the-way": ("[a] p = Unsqueeze(x, first) [b] q = Sub(p, means) [c] r = Mul(q, two) y = Tanh(r)", "abc"),
+    "pictures-of-16-bits": ("[a] p = Mul(x, share) z = MatMul(p, w) y = Relu(z)", "a"),
+    "normalized": ("[a] p = BatchNormalization(x, ones, ones, means, squares) z = Tanh(p) y = MatMul(z, w)", "a"),
+    "that-comes-out": ("[a] y = Sub(x, means)", "a"),
+    "of-two-readers": (
+        "[a] p = Sub(x, means) [b] q = Div(p, deviations) s = Softmax(p) t = Add(s, q) y = Relu(t)",
+        "ab",
+    ),
+    "pictures": ("p = Sub(x, near) q = Div(p, byte) z = MatMul(q, w) y = Relu(z)", ""),
+    "activations": ("p = Relu(x) q = Sub(p, means) y = MatMul(q, w)", ""),
+    "beside-others": ("p = Add(x, x) q = Sub(p, means) y = MatMul(q, w)", ""),
+}
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), CASES.values(), ids=CASES.keys())
+def test_what_scales_inputs_is_found(nodes: str, wanted: str) -> None:
+    made = tiny.read(tiny.model(f"g (float[N, 4] x) => (y) {{ {nodes} }}", CONSTANTS))
+    prepare(made)
+    assert {node.name for node in raw_in(made)} == set(wanted)
+
+
+def test_large_columns_are_scaled_before_they_are_rounded(tmp_path: Path) -> None:
+    """Of float16 each column beyond 65504 would be infinite, or all products be given up for its sake."""
+    text = """g (float[N, 64] x) => (float[N, 256] y) {
+        c = Sub(x, mean) z = Div(c, deviation) a = MatMul(z, w) b = Relu(a) y = MatMul(b, v) }"""
+    mean, deviation = np.full(64, 60000, np.float32), np.full(64, 50000, np.float32)
+    constants = {"mean": mean, "deviation": deviation, "w": normal(64, 256), "v": normal(256, 256, seed=1)}
+    path = tiny.save(tiny.model(text, constants), tmp_path)
+    plan = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("fp16", keep_slow=True), target="onnx").plan
+    assert {choice.node for choice in plan if choice.reason == REASON} == {"c", "z"}
+    feed = {"x": np.random.default_rng(0).uniform(0, 2e5, (8, 64)).astype(np.float32)}
+    assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 60
