@@ -34,6 +34,7 @@ ADVICE = (
      "places divided by them"),
     (r"row of \d+ would be filled up", "--block-size N, for weights in blocks of N whatever they take"),
     (r"counts places", "nothing: numbers that are added up or turned have to be exact, and are few"),
+    (r"scales inputs", "nothing: beside what reads it, scaling an input takes next to no time"),
     (r"chosen by search", "another --budget"),
     (r"depthwise|so few weights", "nothing: scales would cost as much as the codes save"),
     (r"bits lose too much|8 bits a (channel|row)", "--set with a longer or shorter format for this node"),

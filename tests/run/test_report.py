@@ -21,6 +21,7 @@ from onnx import numpy_helper
 from onnxq.cli import main
 from onnxq.plan import Choice, Method
 from onnxq.planning.counts.growth import REASON as GROWS
+from onnxq.planning.counts.raw_inputs import REASON as RAW
 from onnxq.report import reasons
 from onnxq.report.document import VERSION, load_report, schema
 
@@ -237,6 +238,7 @@ def test_reports_of_others_are_refused(made: Path, tmp_path: Path) -> None:
         ("no static int8 kernel for LSTM: unpacked when the model loads", "--target"),
         ("a row of 6 would be filled up to 16: 8 bits a row are smaller", "--block-size"),
         (f"{GROWS}: unpacked when the model loads", "fixed"),
+        (RAW, "next to no time"),
         ("'w' has only 12 numbers", "nothing"),
         ("'w' is a table that Add reads: 16 bits", "nothing"),
         ("somebody else's words", "--set"),
