@@ -35,6 +35,7 @@ from onnxq.checkpoints.matching import (
     unmatched,
 )
 from onnxq.checkpoints.matching.folded import batchnorms, biases, computed, doubts, integers
+from onnxq.checkpoints.matching.folded.sources import Sources
 from onnxq.checkpoints.matching.folded.work import Work
 from onnxq.checkpoints.matching.match import Match, Matched
 from onnxq.checkpoints.matching.names import dotted, names_in, renaming
@@ -214,6 +215,7 @@ def _put_in(
     DropInitializerInputs()(model)
     renamed = renaming(names_in(model), _names(tensors, layers), is_bold=not is_checked)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    sources = Sources(model, tensors, renamed)
     tensors, layers = without_tables(model, tensors, layers, renamed)
     ties.part(model, tensors, renamed)
     own = unmatched.constants(model)
@@ -236,10 +238,10 @@ def _put_in(
     is_foreign = gguf.is_foreign(tensors)
     placed = {*constants, *given}
     found = match.put_in(
-        model, tensors, layers, placing, how.match, placed, renamed, is_tied=tensors.is_tied or is_foreign
+        model, tensors, layers, placing, how.match, placed, sources, is_tied=tensors.is_tied or is_foreign
     )
     told = found.match
-    told.constants, told.notes = constants, folded.notes
+    told.constants, told.notes = constants, [*folded.notes, *told.notes]
     told.misfits += folded.misfits + made.misfits + mixed
     if made.told:
         told.notes.append(f"computed again: {listed(made.told, MOST)}")

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching import put, structure, ties
 from onnxq.checkpoints.matching.folded import biases
+from onnxq.checkpoints.matching.folded.sources import Sources
+from onnxq.checkpoints.matching.folded.unnamed import Parameters
 from onnxq.checkpoints.matching.names import dotted, names_of
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
@@ -81,7 +83,7 @@ def put_in(
     how: Placing,
     way: str = "auto",
     placed: Collection[str] = (),
-    renamed: Callable[[str], str] = str,
+    sources: Sources | None = None,
     *,
     is_tied: bool = False,
 ) -> Matched:
@@ -96,17 +98,19 @@ def put_in(
         way: one of `WAYS`.
         placed: tensors of floats that constants of their own name and shape have already, whatever way they lie; and
             the names of those constants.
-        renamed: what a name of the model is in the checkpoint.
+        sources: what the exporter says of constants, and what a name of the model is in the checkpoint.
         is_tied: whether the head is the table of words where it has no layer of its own.
     """
-    work = _Work(model, how, placed, renamed)
+    sources = Sources(model, checkpoint) if sources is None else sources
+    renamed = sources.renamed
+    work = _Work(model, how, placed, Parameters(checkpoint, sources, is_checked=way != "unchecked"), renamed)
     weights = list(_weights(model))
     products = [weight for weight in weights if weight.node.op_type != "Gather"]
     by_name = {dotted(layer.name): layer for layer in layers}
     wanted: dict[str, list[Weight]] = {}
     for weight in weights:
         lone = [""] if len(products) == 1 and weight is products[0] else []
-        names = names_of(weight)
+        names = [*names_of(weight), *sources.names(weight.value)]
         known = (by_name[name] for name in [*names, *map(renamed, names), *lone] if name in by_name)
         layer = next(known, None)
         if layer is not None:
@@ -129,6 +133,7 @@ def put_in(
     match.missing = [w.node.name or "" for w in products if w.node.name not in match.prefixes]
     used = {name for layer in layers for name in layer.tensors if layer.name in work.used}
     used -= {name for layer in layers if not work.biased.get(layer.name, True) for name in _biases(layer)}
+    match.notes = work.parameters.notes()
     match.unused = [name for name in checkpoint if name not in used]
     return Matched(match, work.choices)
 
@@ -137,9 +142,14 @@ class _Work:
     """What is done to one model."""
 
     def __init__(
-        self, model: ir.Model, how: Placing, placed: Collection[str], renamed: Callable[[str], str] = str
+        self,
+        model: ir.Model,
+        how: Placing,
+        placed: Collection[str],
+        parameters: Parameters,
+        renamed: Callable[[str], str] = str,
     ) -> None:
-        self.placed, self.renamed = placed, renamed
+        self.placed, self.parameters, self.renamed = placed, parameters, renamed
         self.how, self.match, self.choices = how, Match(), dict[str, Choice]()
         self.names = Names(model)
         self.orders = Orders(self.names)
@@ -202,10 +212,12 @@ class _Work:
             raise BadModel(
                 f"'{source}' is of {stored.shape[0]} × {stored.shape[1]} weights, node '{name}' of {n} × {k}"
             )
-        if graph.attribute_float(node, "alpha", 1.0) != 1.0:
+        if graph.attribute_float(node, "alpha", 1.0) != 1.0 and not stored.is_float:
             raise BadModel(f"node '{name}' multiplies by an alpha, which packed weights have no place for")
         if stored.order is not None and node.op_type == "Gather":
             raise BadModel(f"'{source}' has its columns in another order, which a table has no place for")
+        if not is_there:
+            self.parameters.require_weight(weight, layer.name, stored, is_turned=is_turned)
         choice = Choice(name, node.op_type, Method.KEEP, None, None, weight.elements, "float in the checkpoint")
         form = error = None
         if not stored.is_float:
@@ -257,6 +269,8 @@ class _Work:
         is_read = layer.scheme != FLOATS or biases.is_read(weight, columns, self.placed)
         self.biased[layer.name] = self.biased.get(layer.name, False) or is_read
         if is_read:
+            if (place := biases.place_of(weight, columns)) is not None:
+                self.parameters.require_bias(*place, *stored.bias)
             biases.put_bias(weight, *stored.bias, columns, self.names, rows)
 
 

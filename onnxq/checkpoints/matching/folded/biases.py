@@ -65,13 +65,19 @@ def is_read(weight: Weight, n: int, placed: Collection[str]) -> bool:
     node = weight.node
     if told.had_bias(node) or node.meta.get(ADDED):
         return True
-    if node.op_type == "Gemm":
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-    else:
-        add = graph.only_consumer(node.outputs[0])
-        index = _bias_of(add, node.outputs[0], n)
-        bias = None if add is None or index is None else add.inputs[index]
+    place = place_of(weight, n)
+    bias = None if place is None else place[0].inputs[place[1]]
     return bias is not None and bias.name not in placed
+
+
+def place_of(weight: Weight, n: int) -> tuple[ir.Node, int] | None:
+    """The node and its input where a product of `n` outputs has its bias: itself, or the Add behind it."""
+    node = weight.node
+    if node.op_type == "Gemm":
+        return (node, 2) if len(node.inputs) > 2 else None
+    add = graph.only_consumer(node.outputs[0])
+    index = _bias_of(add, node.outputs[0], n)
+    return None if add is None or index is None else (add, index)
 
 
 def put_bias(

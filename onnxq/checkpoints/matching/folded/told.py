@@ -22,6 +22,8 @@ from onnxq.model.origin import call_of, module_of
 
 _CALL = re.compile(r"batch_norm[\w.]*\]\(args = \((?:[^()]*, )?([\d.e+-]+)(?:, (?:True|False))?\), kwargs")
 _OF_PARAMETERS = re.compile(r"batch_norm[\w.]*\]\(args = \(%\w+, (?:%p_\w+|None), (?:%p_\w+|None), %b_\w+, %b_\w+,")
+#: Of a result, which of one operator it is.
+_NUMBER = re.compile(r"(_\d+)+$")
 _WITH_BIAS = re.compile(r"(conv\w*|linear)[\w.]*\]\(args = \(%\w+, %p_\w+, %p_\w+[,)]|addmm[\w.]*\]\(args = \(%p_\w+, ")
 
 
@@ -31,8 +33,27 @@ def module(node: ir.Node) -> str:
 
 
 def had_bias(node: ir.Node) -> bool:
-    """Whether what is now this convolution or product had a parameter as its bias."""
-    return bool(_WITH_BIAS.search(call_of(node)))
+    """Whether what is now this convolution or product had a parameter as its bias, for all that read it: a call of the
+    same weight without one is the same node where the bias was zero."""
+    return bool(_WITH_BIAS.search(call_of(node))) and not _is_of_several(node)
+
+
+def _is_of_several(node: ir.Node) -> bool:
+    """Whether something reads what it makes that its call did not, but another one of the same operator."""
+    own = _result(node)
+    for use in (use for value in node.outputs for use in value.uses()):
+        passed = _PASSED.findall(call_of(use.node).partition("](")[2])
+        there = {value.name for value in use.node.inputs if value is not None}
+        others = (name for name in passed if _NUMBER.sub("", name) == _NUMBER.sub("", own) and name not in there)
+        if own not in (*passed, _result(use.node)) and any(others):
+            return True
+    return False
+
+
+def _result(node: ir.Node) -> str:
+    """What the result of a call is called."""
+    found = _PASSED.match(call_of(node))
+    return found[1] if found else ""
 
 
 def epsilon(node: ir.Node) -> float | None:
@@ -44,6 +65,31 @@ def epsilon(node: ir.Node) -> float | None:
         return None
     return value if 0 <= value < math.inf else None
 
+
+#: What is multiplied by, and what is added, in calls of products; tables that are looked up.
+_OPERANDS = re.compile(
+    r"(?:(?:linear|matmul|mm|conv\w*)[\w.]*\]\(args = \(%\w+, %(?P<weight>\w+)(?:, %(?P<bias>\w+))?"
+    r"|addmm[\w.]*\]\(args = \(%(?P<added>\w+), %\w+, %(?P<right>\w+)"
+    r"|embedding[\w.]*\]\(args = \(%(?P<table>\w+), )"
+)
+
+
+def operand(node: ir.Node, index: int) -> str:
+    """What the call passed as the weight or bias that a node reads, unless it is a parameter; "" if nothing tells."""
+    found = _OPERANDS.search(call_of(node))
+    if found is None:
+        return ""
+    is_weight = index < 2 and not graph.is_op(node, "Add")
+    name = next((found[part] for part in (_WEIGHTS if is_weight else _BIASES) if found[part]), "")
+    return "" if _OF_MODULES.match(name) else name
+
+
+def is_passed(node: ir.Node, name: str) -> bool:
+    """Whether the call was passed what is called so."""
+    return name in _PASSED.findall(call_of(node).partition("](")[2])
+
+
+_WEIGHTS, _BIASES = ("weight", "right", "table"), ("bias", "added")
 
 #: What is passed to a call, parameters, buffers and constants of modules by their names; operators that move numbers.
 _PASSED, _OF_MODULES = re.compile(r"%(\w+)"), re.compile(r"[pbc]_")
