@@ -38,7 +38,7 @@ TIED, MODEL = "tie_word_embeddings", "model_type"
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint(Mapping[str, Any]):
-    """The tensors of a checkpoint by name, each read when it is asked for.
+    """The tensors of a checkpoint by name, each read when it is asked for; `Unreadable` where numpy lacks the type.
 
     Attributes:
         path: the file or folder that the user named.
@@ -61,7 +61,9 @@ class Checkpoint(Mapping[str, Any]):
     absent: str = ""
 
     def __getitem__(self, name: str) -> Any:
-        return self.shards[name][name]
+        file = self.shards[name]
+        unreadable = file.unreadable(name) if isinstance(file, Safetensors) else None
+        return file[name] if unreadable is None else unreadable
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shards)

@@ -223,11 +223,12 @@ def _put_in(
     layers = [layer for layer in joined.join(layers, model) if folded.withheld.isdisjoint(layer.tensors)]
     folded.placed += recurrent.fill(model, tensors, renamed)
     folded.placed += biases.put_back(model, tensors, renamed, {*folded.placed, *folded.withheld})
-    whole, kept = integers.fill(model, tensors, renamed)
+    whole, kept, perhaps = integers.fill(model, tensors, sources)
     folded.placed, folded.misfits = folded.placed + whole, folded.misfits + kept
+    folded.notes += perhaps
     apart = {*folded.placed, *folded.withheld}
     given = _constants(model, tensors, layers, apart, renamed, is_checked=is_checked)
-    made = computed.compute(Work(model, tensors, own, given, apart, renamed, is_checked))
+    made = computed.compute(Work(model, tensors, own, given, apart, sources, is_checked))
     given |= made.sources
     mixed, modules = doubts.mixed(model, own), doubts.Modules(model, given, renamed)
     constants = list(dict.fromkeys([*folded.placed, *given.values()]))
@@ -248,14 +249,19 @@ def _put_in(
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused, is_foreign=is_foreign)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
+    held = doubts.held(stayed.values, sources, tensors, own, told)
+    told.misfits += held
+    old = {value.name for values in held.values() for value in values}
+    told.bare = [name for name in told.bare if name not in old]
     if not is_foreign:
         known = left.same.union(left.lost)
         doubtful = modules.doubts(tensors, [name for name in told.unused if name not in known], left.old)
         told.misfits += doubtful.values()
+        told.notes += doubts.perhaps(stayed.values, tensors, [x for x in told.unused if x not in known | {*doubtful}])
         if is_whole and not _are_added(told, how):
             shaped = {source for name in told.bare for source in (name, renamed(name)) if source in told.unused}
             told.misfits += leftovers.vanished(tensors, told.unused, known.union(doubtful, folded.withheld, shaped))
-    _name_shapes(told, own, tensors, renamed)
+    told.misfits += unmatched.of_other_shapes(told.bare, told.unused, own, tensors, renamed)
     return found, {name for name, tensor in now.items() if own.get(name) is not tensor}
 
 
@@ -310,20 +316,6 @@ def _opset(layers: Sequence[Layer], target: Target) -> int:
             :1
         ]
     return max(found)
-
-
-def _name_shapes(
-    match: Match, own: Mapping[str, ir.TensorProtocol], tensors: Checkpoint, renamed: Callable[[str], str]
-) -> None:
-    """Say of parameters that were given nothing where their tensors are of another shape."""
-    for name in list(match.bare):
-        source = name if name in match.unused else renamed(name)
-        if name in own and source in match.unused:
-            here, there = (list(array.shape) for array in (own[name].numpy(), tensors[source]))
-            if here == there:
-                continue
-            match.bare.remove(name)
-            match.misfits.append(f"'{source}' is of shape {there}, that of the model of {here}")
 
 
 def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, how: ImportOptions) -> None:

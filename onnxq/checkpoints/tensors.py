@@ -12,6 +12,7 @@ import contextlib
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ _DTYPES = {
     "C64": np.dtype("<c8"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 
 
@@ -134,6 +136,35 @@ class Npz(Mapping[str, NDArray]):
         return len(self._names)
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """A tensor of a type that numpy does not have, which nothing may need."""
+
+    name: str
+    shape: tuple[int, ...]
+    word: str
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """
+        Raises:
+            BadModel: always.
+        """
+        raise BadModel(self.told)
+
+    @property
+    def told(self) -> str:
+        return f"tensor '{self.name}' is of type {self.word}, which numpy does not have"
+
+
 class Safetensors(Mapping[str, NDArray]):
     """The tensors of a safetensors file, mapped into memory and read-only.
 
@@ -183,11 +214,16 @@ class Safetensors(Mapping[str, NDArray]):
     def __getitem__(self, name: str) -> NDArray:
         dtype, shape, begin = self._entries[name]
         if isinstance(dtype, str):
-            raise BadData(f"'{self._path}': tensor '{name}' is of type {dtype}, which numpy does not have")
+            raise BadData(f"'{self._path}': {Unreadable(name, shape, dtype).told}")
         if math.prod(shape) == 0:
             return np.zeros(shape, dtype)
         raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))
         return raw.view(np.ndarray).view(dtype).reshape(shape)
+
+    def unreadable(self, name: str) -> Unreadable | None:
+        """A tensor that cannot be read for its type."""
+        dtype, shape, _ = self._entries[name]
+        return Unreadable(name, shape, dtype) if isinstance(dtype, str) else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -27,6 +27,7 @@ from onnxq.checkpoints.matching.folded.batchnorms import EXPORT, words_of
 from onnxq.checkpoints.matching.names import MOST_LAST
 from onnxq.checkpoints.matching.parameters import is_of_buffers
 from onnxq.checkpoints.stored import key, real
+from onnxq.checkpoints.tensors import Unreadable
 from onnxq.errors import BadModel, listed
 
 #: Names that a sentence lists.
@@ -59,10 +60,15 @@ def vanished(tensors: Mapping[str, Any], unused: Collection[str], told: Collecti
     copies = _Copies(tensors, unused)
     found = [name for name in unused if name not in told and not _TRAINING.search(name) and around.miss(name)]
     found = [name for name in found if _tells_something(name, tensors) and not copies.have(name)]
+    unreadable = [name for name in found if isinstance(tensors[name], Unreadable)]
+    found = [name for name in found if name not in unreadable]
     adapters = [name for name in found if _ADAPTER.search(name)]
     norms = list(dict.fromkeys(_module(name) for name in found if _module(name) in around.norms))
     rest = [name for name in found if name not in adapters and _module(name) not in norms]
-    return list(_sentences(adapters, norms, rest))
+    sentences = [
+        f"{tensors[name].told}, nor does anything tell where it goes (--without '{name}')" for name in unreadable
+    ]
+    return sentences + list(_sentences(adapters, norms, rest))
 
 
 def _sentences(adapters: Sequence[str], norms: Sequence[str], rest: Sequence[str]) -> Iterator[str]:
@@ -131,10 +137,12 @@ class _Copies:
         self._by_shape: dict[tuple[int, ...], list[str]] = {}
         gone = {*unused}
         for name in tensors:
-            if name not in gone and _is_floats(tensors[name]):
+            if name not in gone and isinstance(tensors[name], np.ndarray) and _is_floats(tensors[name]):
                 self._by_shape.setdefault(tensors[name].shape, []).append(name)
 
     def have(self, name: str) -> bool:
+        if isinstance(self._tensors[name], Unreadable):
+            return False
         shape = self._tensors[name].shape
         if shape not in self._hashes:
             self._hashes[shape] = {_hash(self._tensors[each]) for each in self._by_shape.get(shape, ())}
@@ -148,6 +156,8 @@ def _hash(x: NDArray) -> bytes:
 def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
     """Whether its loss changes something."""
     x = tensors[name]
+    if isinstance(x, Unreadable):
+        return True
     if x.dtype.kind == "c":  # but for rotary frequencies, each on the circle
         return not np.allclose(np.abs(x), 1)
     try:
@@ -159,7 +169,9 @@ def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
 
 
 def _is_floats(found: Any) -> bool:
-    """Complex ones too."""
+    """Complex ones too, and those that are not known."""
+    if isinstance(found, Unreadable):
+        return bool(found.size)
     return isinstance(found, np.ndarray) and found.dtype.kind in "fVc" and bool(found.size)
 
 

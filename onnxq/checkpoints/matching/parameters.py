@@ -36,6 +36,7 @@ _READ = {
 }
 #: What torch's exporters call constants that nothing was computed from.
 _LITERAL = re.compile(r"(^|[./])(val|scalar_tensor_default|zeros|ones|full|arange|Constant)(_\d+)?(_output_0)?$")
+_FOLDED = re.compile(r"onnx::\w+_\d+$")
 #: Fewer numbers than these do not tell by themselves whether they are computed: means of pixels, slopes.
 FEW = 8
 #: As many equations that hold by chance there are not.
@@ -77,6 +78,11 @@ def kind_of(value: ir.Value) -> Kind:
 def is_literal(name: str) -> bool:
     """Whether a constant of this name is one that stands in the program, or that an operator is made with."""
     return bool(_LITERAL.search(name))
+
+
+def is_of_older_exporter(name: str) -> bool:
+    """Whether torch's older exporter computed the constant of this name, which it calls by what reads it."""
+    return bool(_FOLDED.match(name))
 
 
 def is_of_buffers(w: NDArray[np.float32]) -> bool:

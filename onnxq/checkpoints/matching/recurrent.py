@@ -8,6 +8,7 @@ Source: ONNX's operators LSTM (gates i, o, f, c), GRU (z, r, h) and RNN; torch.n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,7 +29,8 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 def fill(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str) -> list[str]:
     """Give recurrent nodes of the model the numbers of the modules that they were made of; which tensors went there.
 
-    Nodes of one module are its layers, in order. A module that does not fit as a whole is left.
+    Nodes of one module are its layers, in order, or where they are a multiple of these, and their numbers repeat too,
+    those of several calls. A module that does not fit as a whole is left.
 
     Raises:
         BadModel: a number is not finite, or too large for the constant's type.
@@ -38,11 +40,12 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
         if graph.is_op(node, *_GATES):
             modules.setdefault(_module_of(node), []).append(node)
     placed, names = list[str](), Names(model)
-    for module, nodes in modules.items():
+    for module, nodes in _by_first_calls(modules, tensors, renamed).items():
         name = renamed(key(module, "weight_ih_l0")).removesuffix("weight_ih_l0").removesuffix(".")
-        if key(name, f"weight_ih_l{len(nodes)}") in tensors:
+        layers = next(i for i in range(len(nodes) + 2) if key(name, f"weight_ih_l{i}") not in tensors)
+        if not layers or len(nodes) % layers or not all(map(_are_equal, nodes[layers:], nodes)):
             continue
-        made = [_inputs(node, name, i, tensors) for i, node in enumerate(nodes)]
+        made = [_inputs(node, name, i % layers, tensors) for i, node in enumerate(nodes)]
         if not all(made):
             continue
         for node, inputs in zip(nodes, made, strict=True):
@@ -50,6 +53,24 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], s
                 give(node, index, numbers, names)
                 placed += sources
     return placed
+
+
+def _by_first_calls(
+    modules: Mapping[str, list[ir.Node]], tensors: Mapping[str, Any], renamed: Callable[[str], str]
+) -> dict[str, list[ir.Node]]:
+    """The nodes by module: torch's older exporter calls the second call of a module `r` that of a module `r_1`."""
+    found = {module: list(nodes) for module, nodes in modules.items()}
+    for module in modules:
+        first = re.sub(r"_\d+$", "", module)
+        if first != module and first in found and renamed(key(module, "weight_ih_l0")) not in tensors:
+            found[first] += found.pop(module)
+    return found
+
+
+def _are_equal(node: ir.Node, other: ir.Node) -> bool:
+    """Whether two nodes have the same weights, in the same order."""
+    pairs = [(graph.constant(a), graph.constant(b)) for a, b in zip(node.inputs[1:3], other.inputs[1:3], strict=True)]
+    return all(a is not None and b is not None and np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
 
 
 def _module_of(node: ir.Node) -> str:

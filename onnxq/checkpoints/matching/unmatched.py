@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.checkpoint import Checkpoint
-from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, kind_of
+from onnxq.checkpoints.matching.names import module_of_reader
+from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, is_of_older_exporter, kind_of
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, module_of
 
@@ -57,7 +58,7 @@ class Left:
         kept: products by node, and constants, of the model that these may belong to.
         bare: other parameters of the model that were given nothing.
         old: other constants that have the numbers which they had in the file, and the checkpoint not these, by what
-            they are called there; but for single numbers, and for what stands in the program.
+            they are called there; but for single numbers that no exporter computed, and for what stands in the program.
         same: tensors whose numbers the model has.
     """
 
@@ -136,6 +137,29 @@ class Unmatched:
         )
 
 
+def of_other_shapes(
+    bare: list[str],
+    unused: Collection[str],
+    own: Mapping[str, ir.TensorProtocol],
+    tensors: Mapping[str, Any],
+    renamed: Callable[[str], str],
+) -> list[str]:
+    """Sentences about parameters that were given nothing since their tensors are of another shape, which `bare` loses.
+
+    Args:
+        own: the constants of floats in the file.
+    """
+    found = []
+    for name in list(bare):
+        source = name if name in unused else renamed(name)
+        if name in own and source in unused:
+            here, there = (list(array.shape) for array in (own[name].numpy(), tensors[source]))
+            if here != there:
+                bare.remove(name)
+                found.append(f"'{source}' is of shape {there}, that of the model of {here}")
+    return found
+
+
 def _sizes(shape: Collection[int]) -> tuple[int, ...]:
     """A shape, whichever way it lies."""
     return tuple(sorted(size for size in shape if size != 1))
@@ -187,8 +211,10 @@ def _is_blank(value: ir.Value) -> bool:
 
 
 def _is_array(value: ir.Value) -> bool:
+    """Whether it is one, or a number that torch's older exporter computed: others are in nodes there."""
     tensor = graph.constant(value)
-    return tensor is not None and tensor.size > 1 and not is_literal(value.name or "")
+    is_folded = is_of_older_exporter(value.name or "") and any(module_of_reader(use.node) for use in value.uses())
+    return tensor is not None and (tensor.size > 1 or is_folded) and not is_literal(value.name or "")
 
 
 def _called(value: ir.Value) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.stored import Layer, Stored, bias_of, key, names_with, real
+from onnxq.checkpoints.tensors import Unreadable
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity
 
@@ -23,7 +24,7 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
         return
     for name in names_with(checkpoint, "weight"):
         found = checkpoint[key(name, "weight")]
-        if found.ndim == 2 and found.size and found.dtype.kind in "fV":
+        if found.ndim == 2 and found.size and (isinstance(found, Unreadable) or found.dtype.kind in "fV"):
             tensors = (key(name, "weight"), key(name, "bias"))
             yield Layer(name, "floats", tensors, functools.partial(_open, checkpoint, name))
 
@@ -37,5 +38,8 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
             raise BadModel(f"'{source}' is empty")
         return made.astype(np.float32)
 
-    n, k = checkpoint[source].shape
+    found = checkpoint[source]
+    if isinstance(found, Unreadable):
+        raise BadModel(found.told)
+    n, k = found.shape
     return Stored(source, (n, k), None, Granularity(), read, False, bias_of(checkpoint, name), is_float=True)

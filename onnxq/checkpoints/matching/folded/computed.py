@@ -2,8 +2,10 @@
 
     1. The weight of a product whose bias is called `in_proj_bias`: `in_proj_weight`, as torch calls both; and what is
        behind the InstanceNormalization that a GroupNorm is.
-    2. What is made of another constant of the model, exactly: a state of zeros times a weight, plus its bias.
-    3. What is read in the module of a tensor that goes nowhere, and like what can be made of that, in the one way that
+    2. What the exporter says was made of a tensor that goes nowhere, all of it, as it is or by one function of each
+       number: a token for each sample, sigmoid of a gate.
+    3. What is made of another constant of the model, exactly: a state of zeros times a weight, plus its bias.
+    4. What is read in the module of a tensor that goes nowhere, and like what can be made of that, in the one way that
        the operator in its name allows: 1 + the weight of a norm, a token for each sample, rows of a table of places,
        exp(logit_scale).
 
@@ -13,13 +15,15 @@ numbers, as before training, never tell what was made of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.others import by_others, inverses
+from onnxq.checkpoints.matching.folded.sources import WHOLE
+from onnxq.checkpoints.matching.folded.views import views
 from onnxq.checkpoints.matching.folded.work import MADE, Computed, Work, is_product, may_lie, products, ways
 from onnxq.checkpoints.matching.names import module_of_reader
 from onnxq.checkpoints.matching.parameters import Kind, is_literal, kind_of
@@ -38,6 +42,11 @@ MOST_AROUND = 100
 _BY_NAME = {"add": "1 + {}", "exp": "exp({})", "neg": "-exp({})"}
 _MOVES = {"embedding", "expand", "repeat", "tile", "unsqueeze", "squeeze", "view", "reshape", "flatten", "permute"}
 _MOVES |= {"transpose", "t", "slice", "select", "index", "index_select", "clone", "contiguous", "to", "_to_copy", "val"}
+#: What torch's operators make of each number, the last of them first; in words.
+_MORE: dict[str, Callable[[NDArray], NDArray]] = {"sigmoid({})": lambda p: 1 / (1 + np.exp(-p)), "tanh({})": np.tanh}
+_FUNCTIONS = {(): "{}", ("exp",): "exp({})", ("neg", "exp"): "-exp({})"}
+_FUNCTIONS |= {("sigmoid",): "sigmoid({})", ("tanh",): "tanh({})"}
+_REPEATS = {"expand", "repeat", "tile", "expand_as"}
 
 
 def compute(work: Work) -> Computed:
@@ -48,6 +57,7 @@ def compute(work: Work) -> Computed:
     """
     _by_biases(work)
     _by_group_norms(work)
+    _by_sources(work)
     by_others(work)
     inverses(work)
     _by_modules(work)
@@ -101,6 +111,27 @@ def _part_of_group_norm(node: ir.Node) -> str:
     shaped = [maker.inputs[0].producer() for maker in makers if graph.is_op(maker, "Reshape") and maker.inputs[0]]
     is_behind = any(graph.is_op(maker, "InstanceNormalization") for maker in (*makers, *shaped))
     return "weight" if is_behind else ""
+
+
+def _by_sources(work: Work) -> None:
+    for name, value in list(work.targets.items()):
+        made = work.sources.of(value)
+        source = made.parameters[0] if made is not None and len(made.parameters) == 1 else ""
+        if made is None or source not in work.spare or is_product(value):
+            continue
+        operators = tuple(each for each in made.operators if each not in WHOLE and each not in _REPEATS)
+        how = _FUNCTIONS.get(operators)
+        tensor, size = graph.constant(value), work.tensors[source].size
+        assert tensor is not None
+        is_repeated = tensor.size != size
+        c = tensor.numpy().astype(np.float32)
+        if how is None or tensor.size % size or (is_repeated and not np.ptp(c)):
+            continue
+        function = MADE[how] if how in MADE else _MORE[how]
+        p = function(work.read(source))
+        found = list(views(c, p))
+        if len(found) == 1:
+            work.give(name, source, found[0](p), how)
 
 
 def _by_modules(work: Work) -> None:

@@ -4,20 +4,30 @@
 2. A tensor goes nowhere, and its module reads a constant that has its old numbers.
 3. A tensor goes nowhere, and its module reads what was given such a tensor of another module: exporters keep equal
    constants once.
+4. A constant that has its old numbers was computed from a tensor that has others, as torch's newer exporter says. What
+   the older one computed, it does not say: what may be is noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.checkpoints.matching.folded.sources import Made, Sources
+from onnxq.checkpoints.matching.match import Match
 from onnxq.checkpoints.matching.names import Renaming, module_of_reader
-from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, is_of_buffers, kind_of
+from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, is_of_buffers, is_of_older_exporter, kind_of
+from onnxq.checkpoints.stored import key
+from onnxq.errors import listed
 from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import weights_of
+
+#: Names that a sentence lists.
+MOST = 4
 
 
 def mixed(model: ir.Model, own: Mapping[str, ir.TensorProtocol]) -> list[str]:
@@ -55,6 +65,94 @@ def _is_parameter(value: ir.Value) -> bool:
     if any(w.value is value and w.role.index for use in value.uses() for w in weights_of(use.node, least=1)):
         return False
     return kind_of(value) is not Kind.FIXED if tensor.size >= FEW else bool(np.ptp(tensor.numpy()))
+
+
+def held(
+    values: Iterable[ir.Value],
+    sources: Sources,
+    tensors: Mapping[str, Any],
+    own: Mapping[str, ir.TensorProtocol],
+    match: Match,
+) -> dict[str, list[ir.Value]]:
+    """Constants that have old numbers of tensors, by a sentence about them.
+
+    Args:
+        values: those that have the numbers which they had in the file.
+        own: the constants of floats there.
+        match: what of the checkpoint went where, or nowhere.
+    """
+    placed = {*match.unused, *match.constants, *(key(name, "weight") for name in match.prefixes.values())}
+    made = [(value, found) for value in values if value.uses() and (found := sources.of(value)) is not None]
+    by_tensor: dict[str, list[ir.Value]] = {}
+    for value, found in made:
+        for name in placed.intersection(found.parameters):
+            if _has_others(name, value, found, sources, tensors, own):
+                by_tensor.setdefault(name, []).append(value)
+    how = {value: ", ".join(found.operators) for value, found in made}
+    return {
+        f"{listed([str(value.name) for value in of], MOST)} of the model, which the exporter computed from '{name}'"
+        f"{f' ({how[of[0]]})' * bool(how[of[0]])}, {'keeps its' if len(of) == 1 else 'keep their'} numbers; export the "
+        "trained model": of
+        for name, of in by_tensor.items()
+    }
+
+
+def _has_others(
+    name: str,
+    value: ir.Value,
+    made: Made,
+    sources: Sources,
+    tensors: Mapping[str, Any],
+    own: Mapping[str, ir.TensorProtocol],
+) -> bool:
+    """Whether a tensor has other numbers than it had when a constant was computed from it."""
+    given, tensor = tensors[name], graph.constant(value)
+    if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or not given.size or tensor is None:
+        return False
+    given = given.astype(np.float32)
+    old = next((own[each] for each in sources.renamed.here(name) if each in own), None)
+    if old is not None and old.shape.numpy() == given.shape:
+        return not np.array_equal(old.numpy().astype(np.float32), given)
+    if name in sources.buffers or is_of_buffers(given):
+        return False
+    both = np.concatenate([given.ravel(), tensor.numpy().astype(np.float32).ravel()])
+    return bool(np.ptp(both)) or not made.is_moved
+
+
+def perhaps(values: Iterable[ir.Value], tensors: Mapping[str, Any], unused: Iterable[str]) -> list[str]:
+    """Sentences about tensors that go nowhere, of which torch's older exporter may have computed constants that keep
+    their numbers: parts of tables, as shapes tell, which also others have.
+
+    Args:
+        values: those that have the numbers which they had in the file.
+    """
+    folded = [
+        (str(name), _sizes(tensor.shape.numpy()))
+        for value in values
+        for name in (value.name, value.meta.get(ORIGIN))
+        if value.uses() and is_of_older_exporter(str(name)) and (tensor := graph.constant(value)) is not None
+    ]
+    found = []
+    for name in unused if folded else ():
+        table = tensors[name]
+        if not isinstance(table, np.ndarray) or table.dtype.kind not in "fV" or len(sizes := _sizes(table.shape)) < 2:
+            continue
+        parts = [each for each, own in folded if own and own[-1] == sizes[-1] and _is_within(own, sizes)]
+        if parts and not is_of_buffers(table.astype(np.float32)):
+            they = "keeps its numbers" if len(parts) == 1 else "keep their numbers"
+            found.append(
+                f"{listed(parts, MOST)} of the model {they}, and may be a part of '{name}', which goes nowhere"
+            )
+    return found[:MOST]
+
+
+def _sizes(shape: Iterable[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _is_within(part: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether as many of the last axes are no longer."""
+    return all(own <= size for own, size in zip(reversed(part), reversed(sizes), strict=False))
 
 
 class Modules:

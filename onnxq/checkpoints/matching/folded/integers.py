@@ -1,23 +1,27 @@
 """Buffers of whole numbers and flags, such as a permutation of channels: the constant of their name gets theirs, and
-the checkpoint is refused where the model has other ones of their sizes by a name that its exporter made up."""
+what torch's newer exporter says is one in another shape, if it has the same numbers in another order.
+
+The checkpoint is refused where the model has other ones of their sizes by a name that its exporter made up. Of few
+numbers, as sizes of arrays are, that is noted, and refused where the exporter says that they are of such a buffer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.checkpoints.matching.folded.sources import Sources
 from onnxq.checkpoints.matching.parameters import FEW, is_of_buffers
 from onnxq.model import graph
 
 
-def fill(
-    model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str] = str
-) -> tuple[list[str], list[str]]:
-    """(the tensors whose numbers the model was given, sentences about those that it may have other ones of)."""
+def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple[list[str], list[str], list[str]]:
+    """(the tensors whose numbers the model was given, sentences about those that it has other ones of, and about those
+    that it may have other ones of)."""
     constants = [
         (name, value, tensor)
         for owner in graph.graphs(model)
@@ -25,26 +29,47 @@ def fill(
         if (tensor := graph.constant(value)) is not None and tensor.size > 1 and tensor.dtype.numpy().kind in "iub"
     ]
     placed = list[str]()
-    others: dict[tuple[int, ...], list[tuple[str, NDArray]]] = {}
+    others: dict[tuple[int, ...], list[tuple[str, NDArray, str]]] = {}
     for name, value, tensor in constants:
-        source, own = name if name in tensors else renamed(name), tensor.numpy()
+        source, own = name if name in tensors else sources.renamed(name), tensor.numpy()
         given = tensors.get(source)
         if isinstance(given, np.ndarray) and given.dtype.kind in "iub" and given.shape == own.shape:
             made = given.astype(own.dtype)
             if np.array_equal(made, given):
                 value.const_value = ir.tensor(made, name=name)
                 placed.append(source)
-        elif own.size >= FEW:
-            others.setdefault(_sizes(own), []).append((name, own.ravel()))
-    told = []
+        elif (source := _source_of(value, own, tensors, sources)) and _is_reordered(own, tensors[source]):
+            value.const_value = ir.tensor(tensors[source].astype(own.dtype).reshape(own.shape), name=name)
+            placed.append(source)
+        else:
+            others.setdefault(_sizes(own), []).append((name, own.ravel(), source))
+    told, perhaps = list[str](), list[str]()
     for source in tensors if others else ():
         found = tensors[source]
         is_known = source in placed or not isinstance(found, np.ndarray) or found.dtype.kind not in "iub"
         like = [] if is_known else [each for each in others.get(_sizes(found), ()) if each[1].dtype == found.dtype]
-        is_other = like and not any(np.array_equal(own, found.ravel()) for _, own in like)
+        if is_told := not is_known and found.size < FEW and bool(sources):
+            like = [each for each in like if each[2] == source]
+        is_other = like and not any(np.array_equal(own, found.ravel()) for _, own, _ in like)
         if is_other and not is_of_buffers(found.astype(np.float32)):  # as places are
-            told.append(f"'{source}' goes nowhere, and '{like[0][0]}' of the model, of its sizes, keeps other numbers")
-    return placed, told
+            (told if is_told or found.size >= FEW else perhaps).append(
+                f"'{source}' goes nowhere, and '{like[0][0]}' of the model, of its sizes, keeps other numbers"
+            )
+    return placed, told, perhaps
+
+
+def _source_of(value: ir.Value, own: NDArray, tensors: Mapping[str, Any], sources: Sources) -> str:
+    """The buffer that a constant is in another shape, as far as its exporter says it; "" if none."""
+    made = sources.of(value)
+    source = made.parameters[0] if made is not None and made.is_whole and len(made.parameters) == 1 else ""
+    found = tensors.get(source)
+    return source if isinstance(found, np.ndarray) and found.dtype.kind in "iub" and found.size == own.size else ""
+
+
+def _is_reordered(own: NDArray, given: NDArray) -> bool:
+    """Whether vectors have the same numbers: what computes with these would have made others of them."""
+    is_vector = len(_sizes(own)) == len(_sizes(given)) == 1
+    return is_vector and np.array_equal(np.sort(own, axis=None), np.sort(given, axis=None))
 
 
 def _sizes(x: NDArray) -> tuple[int, ...]:

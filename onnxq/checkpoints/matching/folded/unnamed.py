@@ -22,6 +22,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.sources import Sources
+from onnxq.checkpoints.matching.parameters import is_of_older_exporter
 from onnxq.checkpoints.matching.put import LIKE
 from onnxq.checkpoints.stored import Stored, key
 from onnxq.errors import BadModel, listed
@@ -31,8 +32,7 @@ from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import Weight
 from onnxq.quality import sqnr
 
-#: What it calls constants.
-NAME = re.compile(r"onnx::\w+_\d+$")
+#: Of constants that are parameters by their own names, or computed.
 _AS_IT_IS = re.compile(r"onnx::(Gemm|Add)_\d+$")
 #: Names that a sentence lists.
 MOST = 4
@@ -114,7 +114,7 @@ class Parameters:
 
 def _called(value: ir.Value) -> str:
     names = (str(name) for name in (value.name, value.meta.get(ORIGIN)) if name)
-    return next((name for name in names if NAME.match(name)), "")
+    return next((name for name in names if is_of_older_exporter(name)), "")
 
 
 def computed(name: str, own: NDArray, given: NDArray, *, is_turned: bool, is_checked: bool) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.checkpoints.matching.folded.sources import Sources
 from onnxq.checkpoints.matching.folded.views import View, views
-from onnxq.checkpoints.matching.names import MOST_LAST, Renaming, module_of_reader
+from onnxq.checkpoints.matching.names import MOST_LAST, module_of_reader
 from onnxq.checkpoints.stored import real
 from onnxq.errors import BadModel
 from onnxq.model import graph
@@ -55,7 +56,7 @@ class Work:
         own: the constants of floats in the file.
         given: those of them that have other numbers, and the tensors that these are.
         apart: tensors that are accounted for otherwise.
-        renamed: what a name of the model is in the checkpoint.
+        sources: what the exporter says of constants, and what a name of the model is in the checkpoint.
         is_checked: whether numbers have to be alike where only modules tell.
     """
 
@@ -66,10 +67,11 @@ class Work:
         own: Mapping[str, ir.TensorProtocol],
         given: Mapping[str, str],
         apart: Collection[str],
-        renamed: Renaming,
+        sources: Sources,
         is_checked: bool,
     ) -> None:
-        self.tensors, self.own, self.renamed, self.done = tensors, own, renamed, Computed()
+        self.tensors, self.own, self.sources, self.done = tensors, own, sources, Computed()
+        self.renamed = renamed = sources.renamed
         self.is_checked = is_checked
         values = {name: value for owner in graph.graphs(model) for name, value in owner.initializers.items()}
         self.given = {name: (values[name], source) for name, source in given.items() if name in own}
