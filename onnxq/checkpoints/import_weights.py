@@ -222,6 +222,7 @@ def _put_in(
     folded = batchnorms.fold(model, tensors, renamed)
     layers = [layer for layer in joined.join(layers, model) if folded.withheld.isdisjoint(layer.tensors)]
     folded.placed += recurrent.fill(model, tensors, renamed)
+    folded.placed += joined.fill_parts(model, tensors, renamed)
     folded.placed += biases.put_back(model, tensors, renamed, {*folded.placed, *folded.withheld})
     whole, kept, perhaps = integers.fill(model, tensors, sources)
     folded.placed, folded.misfits = folded.placed + whole, folded.misfits + kept

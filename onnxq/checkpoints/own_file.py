@@ -91,7 +91,9 @@ def weight_of(name: str, entry: Any, tensors: Mapping[str, NDArray]) -> Quantize
         if format.scale_type == E8M0 and "scales" in parts:
             parts["scales"] = parts["scales"].view(E8M0)
         return layouts.from_compact(format, how, tuple(said.shape), parts)
-    except (KeyError, TypeError, ValueError, BadRecipe) as error:
+    except KeyError as error:
+        raise BadData(f"weight '{name}' cannot be decoded: the file has no {first_line(error)}") from None
+    except (TypeError, ValueError, BadRecipe) as error:
         raise BadData(f"weight '{name}' cannot be decoded: {first_line(error)}") from None
 
 

@@ -1,20 +1,31 @@
 """Layers of a checkpoint that a model multiplies by at once: their rows one after another, as onnxruntime-genai has
-them."""
+them; and attention of torch, whose layer of queries, keys and values a model may multiply by in parts.
+
+Source: torch's `_in_projection_packed`: of queries that are not keys the rows for these come last, in one product.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.checkpoints.matching import put
+from onnxq.checkpoints.matching.folded import biases
+from onnxq.checkpoints.matching.folded.batchnorms import give
+from onnxq.checkpoints.matching.names import module_of_reader
+from onnxq.checkpoints.matching.parameters import is_of_older_exporter
 from onnxq.checkpoints.schemes import FLOATS
-from onnxq.checkpoints.stored import Layer, Stored, of_shape, real
+from onnxq.checkpoints.stored import Layer, Stored, key, of_shape, real
 from onnxq.errors import BadModel
 from onnxq.model import graph
+from onnxq.model.graph import Names
+from onnxq.model.weights import Weight, weights_of
 
 #: By the last word of a product's name, those of the layers in it, in order.
 _PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -38,6 +49,49 @@ def join(layers: Sequence[Layer], model: ir.Model) -> list[Layer]:
             found[found.index(each[0])] = made
             found = [layer for layer in found if layer not in each]
     return found
+
+
+def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> list[str]:
+    """Give products that are parts of torch's attention, to which its older exporter leaves no names, their rows of the
+    checkpoint's layer; which tensors went there.
+
+    Raises:
+        BadModel: a number is not finite, or too large for the constant's type.
+    """
+    found: dict[str, list[Weight]] = {}
+    for node in graph.nodes(model):
+        for weight in weights_of(node, least=1) if graph.is_op(node, "MatMul") else ():
+            if weight.role.index == 1 and is_of_older_exporter(weight.value.name or ""):
+                found.setdefault(module_of_reader(node), []).append(weight)
+    names, placed = Names(model), list[str]()
+    for module, weights in found.items():
+        sources = [renamed(key(module, f"in_proj_{part}")) for part in ("weight", "bias")]
+        parts = _parts_of(weights, tensors.get(sources[0]))
+        places = [biases.place_of(weight, n) for weight, n in parts]
+        if not parts or (sources[1] in tensors) != all(places) or (sources[1] not in tensors and any(places)):
+            continue
+        w, bias = (real(name, tensors[name]) if name in tensors else None for name in sources)
+        start = 0
+        for (weight, n), place in zip(parts, places, strict=True):
+            assert w is not None
+            give(weight.node, 1, w[start : start + n].T, names)
+            if place is not None and bias is not None:
+                give(*place, bias[start : start + n], names)
+            start += n
+        placed += [name for name in sources if name in tensors]
+    return placed
+
+
+def _parts_of(weights: Sequence[Weight], layer: Any) -> list[tuple[Weight, int]]:
+    """The first products of a module whose outputs together are those of the layer, if they are several."""
+    parts, left = list[tuple[Weight, int]](), len(layer) if isinstance(layer, np.ndarray) and layer.ndim == 2 else 0
+    for weight in weights if left else ():
+        n, k = put.sizes(weight)
+        if not left or k != layer.shape[1]:
+            break
+        parts.append((weight, n))
+        left -= n
+    return parts if not left and len(parts) > 1 else []
 
 
 def _open(layers: Sequence[Layer]) -> Stored:

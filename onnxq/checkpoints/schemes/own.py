@@ -34,12 +34,12 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
         if isinstance(shape, list) and len(shape) == 2:
             layer = name.removesuffix(".weight")
             try:
-                tensors = (*own_file.parts_of(name, entry), f"{layer}.bias")
+                parts = own_file.parts_of(name, entry)
             except BadData:
-                tensors = (f"{name}.codes",)
-            if not any(each in checkpoint for each in tensors):  # it was asked to be left out
+                parts = [f"{name}.codes"]
+            if not any(each in checkpoint for each in parts):  # it was asked to be left out; a bias may stay
                 continue
-            yield Layer(layer, "onnxq", tensors, functools.partial(_open, checkpoint, name, entry))
+            yield Layer(layer, "onnxq", (*parts, f"{layer}.bias"), functools.partial(_open, checkpoint, name, entry))
 
 
 def _tables(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
