@@ -248,6 +248,28 @@ def test_square_matrices_of_gguf_are_not_taken_the_wrong_way_round(tmp_path: Pat
         import_weights(model, tmp_path / "w.gguf", tmp_path / "no.onnx", target="onnxq", check=False)
 
 
+@pytest.mark.parametrize("without", ["v", "v.codes"])
+def test_a_weight_may_be_left_out_of_a_file(without: str, tmp_path: Path) -> None:
+    model = tiny.save(
+        tiny.model(
+            TEXT.replace("(r, v, c)", '(r, "v.weight", "v.bias")'),
+            {{"v": "v.weight", "c": "v.bias"}.get(name, name): x for name, x in CONSTANTS.items()},
+        ),
+        tmp_path,
+    )
+    path = tmp_path / "w.safetensors"
+    quantize(model, tmp_path / "q.onnx", Recipe("int4", min_sqnr=-np.inf, keep_slow=True), target="onnxq", check=False)
+    export_weights(tmp_path / "q.onnx", path)
+    name = without.replace("v", "v.weight")
+    says = (
+        r"the file has no 'v\.weight\.codes'" if "codes" in without else r"onnx': v\.weight of the model gets nothing"
+    )
+    with pytest.raises(OnnxqError, match=says):
+        import_weights(model, path, tmp_path / "o.onnx", options=ImportOptions(without=(name,)))
+    done = import_weights(model, path, tmp_path / "o.onnx", options=ImportOptions(without=(name,), partial=True))
+    assert ("v.bias" in done.match.constants) is (without == "v")
+
+
 def test_encoded_arrays_go_into_a_model(tmp_path: Path) -> None:
     model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
     arrays = {"w": CONSTANTS["w"].T, "v": CONSTANTS["v"], "table": CONSTANTS["table"]}

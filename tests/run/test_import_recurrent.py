@@ -141,3 +141,27 @@ def test_a_weight_that_is_a_number_stays(tmp_path: Path) -> None:
     model, options = tiny.save(tiny.model(text, own), tmp_path), ImportOptions(partial=True)
     done = import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx", check=False, options=options)
     assert "m.weight_ih_l0" in done.match.unused
+
+
+@pytest.mark.parametrize("second", ["/m/LSTM_1", "/m_1/LSTM"], ids=["one module", "as the older exporter calls it"])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_module_that_is_called_twice_gets_its_layer_twice(tmp_path: Path, second: str, is_same: bool) -> None:
+    """If both nodes have the same numbers, of which exporters keep one or make a copy."""
+    text = f"""g (float[T,2,6] x, float[T,2,6] z) => (float[T,1,2,8] y, float[T,1,2,8] u) {{
+        ["/m/LSTM"] y = LSTM <hidden_size = 8> (x, "onnx::L_1", "onnx::L_2", "onnx::L_3")
+        ["{second}"] u = LSTM <hidden_size = 8> (z, "onnx::L_4", "onnx::L_2", "onnx::L_3")
+    }}"""
+    own = {"onnx::L_1": normal(1, 4 * H, X), "onnx::L_2": normal(1, 4 * H, H, seed=1)}
+    own |= {"onnx::L_3": normal(1, 8 * H, seed=2), "onnx::L_4": normal(1, 4 * H, X, seed=0 if is_same else 3)}
+    tensors = {name: x for name, x in checkpoint("LSTM", [""]).items() if "l0" in name}
+    np.savez(tmp_path / "w.npz", **tensors)
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    if not is_same:
+        with pytest.raises(BadModel, match=r"onnx::L_4.* nothing"):
+            import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx")
+        return
+    done = import_weights(model, tmp_path / "w.npz", tmp_path / "q.onnx")
+    feed = {"x": normal(5, 2, X), "z": normal(5, 2, X, seed=7)}
+    parts = [tensors[f"m.{part}_l0"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    for found, given in zip(Session(done.output).run(feed), feed.values(), strict=True):
+        np.testing.assert_allclose(found[:, 0], torchs("LSTM", given, *parts), atol=1e-5)

@@ -65,10 +65,8 @@ def vanished(tensors: Mapping[str, Any], unused: Collection[str], told: Collecti
     adapters = [name for name in found if _ADAPTER.search(name)]
     norms = list(dict.fromkeys(_module(name) for name in found if _module(name) in around.norms))
     rest = [name for name in found if name not in adapters and _module(name) not in norms]
-    sentences = [
-        f"{tensors[name].told}, nor does anything tell where it goes (--without '{name}')" for name in unreadable
-    ]
-    return sentences + list(_sentences(adapters, norms, rest))
+    untold = [f"{tensors[name].told}; if the model has nothing of it: --without '{name}'" for name in unreadable]
+    return untold + list(_sentences(adapters, norms, rest))
 
 
 def _sentences(adapters: Sequence[str], norms: Sequence[str], rest: Sequence[str]) -> Iterator[str]:
@@ -99,6 +97,7 @@ class _Around:
     def __init__(self, tensors: Mapping[str, Any], unused: Collection[str]) -> None:
         lost = {name for name in unused if _is_floats(tensors[name])}
         self._shapes = {name: tensors[name].shape for name in lost}
+        self._unreadable = {name for name in lost if isinstance(tensors[name], Unreadable)}
         gone, modules = {*unused}, {_module(name) for name in tensors}
         self._with_modules = {_module(each) for module in modules for each in [module, *_around(module)] if each}
         self._used = {_module(name) for name in tensors if name not in gone}
@@ -122,6 +121,8 @@ class _Around:
         owner = name[: found.start()] if (found := _ADAPTER.search(name)) else module
         if module in self._used or (found and owner in self._used_below):
             return True
+        if name in self._unreadable:
+            return False
         if module in self.norms and _module(module) in self._used_below:
             return True
         holder = module if is_container else _module(module)
