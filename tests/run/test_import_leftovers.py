@@ -260,7 +260,7 @@ def test_numbers_that_no_model_has_here_do_not_keep_others_from_being_read(tmp_p
     other = path.read_bytes().replace(b"c.turns", b"o.turns")
     (tmp_path / "other.safetensors").write_bytes(other)
     if kind == "F4":  # of a part that the model lacks
-        assert import_weights(model, tmp_path / "other.safetensors", tmp_path / "q.onnx").match.unused == ["o.turns"]
+        assert import_weights(model, tmp_path / "other.safetensors", tmp_path / "o.onnx").match.unused == ["o.turns"]
     words = "c.turns goes nowhere" if kind == "C64" else "type F_4, which numpy does not have"
     with pytest.raises(OnnxqError, match=words):
         import_weights(model, path, tmp_path / "q.onnx")
