@@ -43,7 +43,10 @@ def exported(
         said = {CALL: (calls or {}).get(node.name, "")}
         said[SCOPES] = str(["", *([modules[node.name]] if modules and node.name in modules else []), "op"])
         node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=x) for key, x in said.items() if x)
-    signature = "\n".join(f"b_{i}: BUFFER target='{name}' persistent=True" for i, name in enumerate(buffers))
+    names = {each for sources in (folded or {}).values() for each in sources if "." in each}
+    signature = "\n".join(
+        f"p_{i}: {'BUFFER' if name in buffers else 'PARAMETER'} target='{name}'" for i, name in enumerate(sorted(names))
+    )
     model.graph.metadata_props.append(onnx.StringStringEntryProto(key=SIGNATURE, value=signature))
     return tiny.save(model, folder)
 
@@ -109,6 +112,22 @@ def test_weights_that_were_only_turned_are_told_in_any_module(tmp_path: Path) ->
     np.testing.assert_allclose(outputs(imported(tmp_path, model, new), x=x), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("module", "says"), [("m", True), ("", False)])
+def test_a_weight_of_another_name_is_told_without_a_bias(tmp_path: Path, module: str, says: bool) -> None:
+    """Of attention, squares too if a call of `linear` turned them."""
+    call = LINEAR.format("%x, %p_m_in_proj_weight") if says else ""
+    own = {"val_0": normal(8, 8)}
+    text = "g (float[3,8] x) => (float[3,8] y) { [a] y = MatMul(x, val_0) }"
+    model = exported(tmp_path, text, own, {"val_0": ["m.in_proj_weight"]}, {"a": call}, {"a": module})
+    new, x = {"m.in_proj_weight": normal(8, 8, seed=1)}, normal(3, 8, seed=9)
+    if not says:
+        with pytest.raises(BadModel, match=r"val_0 of the model, .* from 'm\.in_proj_weight', keeps"):
+            imported(tmp_path, model, new)
+        return
+    done = imported(tmp_path, model, new)
+    np.testing.assert_allclose(outputs(done, x=x), x @ new["m.in_proj_weight"].T, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("other", ["%linear_1", "%dropout"])
 def test_a_bias_of_one_of_two_calls_is_not_put_behind_both(tmp_path: Path, other: str) -> None:
     """Of a weight that is read with and without a bias of zeros one node is left; what removes itself is no call."""
@@ -133,6 +152,7 @@ def test_a_bias_of_one_of_two_calls_is_not_put_behind_both(tmp_path: Path, other
 ADDED = """g (float[2,5,8] x) => (float[2,5,8] y) {{
     [a] h = MatMul(x, "fc.w")  [b] y = Add(h, {})
 }}"""
+WAVES = np.sin(np.arange(1, 10)[:, None] * np.exp(-np.arange(8) / 3))[None]
 #: What a constant was folded from, its numbers, the tensor that it may be of, and what it keeps or is.
 HELD: dict[str, tuple[str, list[str], NDArray, NDArray, str]] = {
     "a slice of zeros": ("slice_1", ["pos.p"], np.zeros((1, 5, 8)), normal(1, 9, 8), r"from 'pos\.p' \(slice\), keeps"),
@@ -144,6 +164,9 @@ HELD: dict[str, tuple[str, list[str], NDArray, NDArray, str]] = {
         normal(2, 3),
         r"from 'pos\.p' \(select, softmax\), keeps",
     ),
+    "a decay": ("exp_1", ["exp", "neg", "pos.p"], normal(8), np.linspace(-3, -1, 8), r"'pos\.p' \(exp, neg\), keeps"),
+    "sines": ("slice_1", ["pos.p"], WAVES[:, 2:7], WAVES, ""),
+    "other sines": ("slice_1", ["pos.p"], WAVES[:, 2:7] / 2, WAVES, r"'pos\.p' \(slice\), keeps"),
     "all of it": ("expand", ["pos.p"], np.broadcast_to(normal(8), (2, 1, 8)), normal(8, seed=1), "{}"),
     "a gate": ("sigmoid", ["pos.p"], np.array(0.5), np.array(0.25), "sigmoid({})"),
     "a buffer": ("mul", ["pos.p", "val_0"], np.zeros((1, 5, 8)), normal(1, 9, 8), ""),

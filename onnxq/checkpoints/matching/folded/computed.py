@@ -22,13 +22,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.others import by_others, inverses
-from onnxq.checkpoints.matching.folded.sources import WHOLE
+from onnxq.checkpoints.matching.folded.sources import WHOLE, Made
 from onnxq.checkpoints.matching.folded.views import views
 from onnxq.checkpoints.matching.folded.work import MADE, Computed, Work, is_product, may_lie, products, ways
 from onnxq.checkpoints.matching.names import module_of_reader
 from onnxq.checkpoints.matching.parameters import Kind, is_literal, kind_of
-from onnxq.checkpoints.matching.put import LIKE
+from onnxq.checkpoints.matching.put import LIKE, sizes
 from onnxq.model import graph
+from onnxq.model.origin import call_of
 from onnxq.quality import sqnr
 
 #: Of what is made of a tensor that was looked for by its numbers, against how these differ; and of single numbers,
@@ -117,7 +118,10 @@ def _by_sources(work: Work) -> None:
     for name, value in list(work.targets.items()):
         made = work.sources.of(value)
         source = made.parameters[0] if made is not None and len(made.parameters) == 1 else ""
-        if made is None or source not in work.spare or is_product(value):
+        if made is None or source not in work.spare:
+            continue
+        if is_product(value):
+            _by_source_of_product(work, name, value, source, made)
             continue
         operators = tuple(each for each in made.operators if each not in WHOLE and each not in _REPEATS)
         how = _FUNCTIONS.get(operators)
@@ -132,6 +136,16 @@ def _by_sources(work: Work) -> None:
         found = list(views(c, p))
         if len(found) == 1:
             work.give(name, source, found[0](p), how)
+
+
+def _by_source_of_product(work: Work, name: str, value: ir.Value, source: str, made: Made) -> None:
+    """A weight of products with a name of its own; squares where it was turned once, by `linear` or before another."""
+    weights = [w for use in value.uses() for w in products(use.node, value)]
+    is_turned = {"linear." in call_of(w.node) for w in weights} == {not made.operators} and len(made.operators) < 2
+    p, (n, k) = work.read(source), sizes(weights[0])
+    is_one = len({w.role.contraction for w in weights}) == 1
+    if made.is_whole and is_one and p.shape == (n, k) and (n != k or is_turned) and not source.endswith(".weight"):
+        work.give(name, source, p.T if weights[0].role.contraction == 0 else p, "{}")
 
 
 def _by_modules(work: Work) -> None:

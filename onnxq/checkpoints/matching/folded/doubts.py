@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.checkpoints.matching.folded.sources import Made, Sources
+from onnxq.checkpoints.matching.folded.views import views
+from onnxq.checkpoints.matching.folded.work import EXACT, EXACT_FLOAT
 from onnxq.checkpoints.matching.match import Match
 from onnxq.checkpoints.matching.names import Renaming, module_of_reader
 from onnxq.checkpoints.matching.parameters import FEW, Kind, is_literal, is_of_buffers, is_of_older_exporter, kind_of
@@ -25,9 +28,12 @@ from onnxq.errors import listed
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import weights_of
+from onnxq.quality import sqnr
 
 #: Names that a sentence lists.
 MOST = 4
+#: Of so many numbers mixtures are made, by single ones.
+FEW_OF_TABLES = 64
 
 
 def mixed(model: ir.Model, own: Mapping[str, ir.TensorProtocol]) -> list[str]:
@@ -113,10 +119,13 @@ def _has_others(
     old = next((own[each] for each in sources.renamed.here(name) if each in own), None)
     if old is not None and old.shape.numpy() == given.shape:
         return not np.array_equal(old.numpy().astype(np.float32), given)
-    if name in sources.buffers or is_of_buffers(given):
+    if name in sources.buffers or (name not in sources.parameters and is_of_buffers(given)):
         return False
-    both = np.concatenate([given.ravel(), tensor.numpy().astype(np.float32).ravel()])
-    return bool(np.ptp(both)) or not made.is_moved
+    c = tensor.numpy().astype(np.float32)
+    if not made.is_moved:
+        return True
+    is_there = any(sqnr(c, view(given)) >= EXACT.get(tensor.dtype, EXACT_FLOAT) for view in views(c, given))
+    return not is_there and bool(np.ptp(np.concatenate([given.ravel(), c.ravel()])))
 
 
 def perhaps(values: Iterable[ir.Value], tensors: Mapping[str, Any], unused: Iterable[str]) -> list[str]:
@@ -137,7 +146,7 @@ def perhaps(values: Iterable[ir.Value], tensors: Mapping[str, Any], unused: Iter
         table = tensors[name]
         if not isinstance(table, np.ndarray) or table.dtype.kind not in "fV" or len(sizes := _sizes(table.shape)) < 2:
             continue
-        parts = [each for each, own in folded if own and own[-1] == sizes[-1] and _is_within(own, sizes)]
+        parts = [each for each, own in folded if _may_be_part(own, sizes)]
         if parts and not is_of_buffers(table.astype(np.float32)):
             they = "keeps its numbers" if len(parts) == 1 else "keep their numbers"
             found.append(
@@ -150,9 +159,11 @@ def _sizes(shape: Iterable[int]) -> list[int]:
     return [size for size in shape if size != 1]
 
 
-def _is_within(part: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether as many of the last axes are no longer."""
-    return all(own <= size for own, size in zip(reversed(part), reversed(sizes), strict=False))
+def _may_be_part(own: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether as many of the last axes are no longer, and the last is as long; of few numbers one may be."""
+    if not own:
+        return math.prod(sizes) <= FEW_OF_TABLES
+    return own[-1] == sizes[-1] and all(x <= y for x, y in zip(reversed(own), reversed(sizes), strict=False))
 
 
 class Modules:

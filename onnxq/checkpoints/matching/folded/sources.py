@@ -24,7 +24,7 @@ from onnxq.model.origin import ORIGIN
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 #: In the graph's metadata: parameters and buffers by their names in the model.
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-_NAME, _BUFFER = re.compile(r"'([^']*)'"), re.compile(r"\bBUFFER target='([^']*)'")
+_NAME, _SIGNED = re.compile(r"'([^']*)'"), re.compile(r"\b(PARAMETER|BUFFER) target='([^']*)'")
 #: Of results of torch's operators: the operator.
 _NUMBER = re.compile(r"(_\d+)+$")
 #: What is no operator on parameters: numbers, and inputs of operators that are made of them.
@@ -63,9 +63,12 @@ class Made:
 class Sources:
     """What is said of the constants of a model, before anything is done to it.
 
+    Attributes:
+        parameters, buffers: of the model, by their names in the checkpoint.
+        renamed: what a name of the model is in the checkpoint.
+
     Args:
         tensors: of the checkpoint.
-        renamed: what a name of the model is in the checkpoint.
     """
 
     def __init__(self, model: ir.Model, tensors: Collection[str], renamed: Renaming = _AS_IT_IS) -> None:
@@ -73,7 +76,10 @@ class Sources:
         values = {name: value for owner in graph.graphs(model) for name, value in owner.initializers.items()}
         listed = {name: said for name, value in values.items() if (said := value.metadata_props.get(FOLDED))}
         signature = "".join(owner.metadata_props.get(SIGNATURE, "") for owner in graph.graphs(model))
-        self.buffers = {renamed(name) for name in _BUFFER.findall(signature)}
+        signed = _SIGNED.findall(signature)
+        self.parameters, self.buffers = (
+            {renamed(name) for kind, name in signed if kind == word} for word in ("PARAMETER", "BUFFER")
+        )
         self._made = {
             name: Made(
                 tuple(renamed(each) for each in _NAME.findall(said) if "." in each or renamed(each) in tensors),
