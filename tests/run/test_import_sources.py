@@ -271,6 +271,16 @@ def test_what_may_be_a_part_of_a_tensor_is_noted(tmp_path: Path, shape: tuple[in
     assert (says in done.match.notes) is is_told
 
 
+def test_rows_by_an_index_beside_a_table_are_noted(tmp_path: Path) -> None:
+    """As of windows, whose places are relative, before training: zeros."""
+    own = {"fc.w": normal(8, 8), "onnx::Add_5": np.zeros((2, 5, 8), np.float32)}
+    model = tiny.save(tiny.model(ADDED.format('"onnx::Add_5"'), own), tmp_path)
+    new = {"fc.w": normal(8, 8, seed=1), "p.table": normal(9, 2, seed=2), "p.index": np.arange(40).reshape(5, 8) % 9}
+    assert "onnx::Add_5 of the model keeps its numbers, and may be a part of 'p.table', which goes nowhere" in (
+        imported(tmp_path, model, new).match.notes
+    )
+
+
 @pytest.mark.parametrize("biased", [True, False])
 def test_attention_of_the_older_exporter_gets_its_rows(tmp_path: Path, biased: bool) -> None:
     """Of queries that are not the keys, in two products; zeros for a bias are another's."""

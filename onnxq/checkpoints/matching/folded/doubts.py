@@ -130,7 +130,7 @@ def _has_others(
 
 def perhaps(values: Iterable[ir.Value], tensors: Mapping[str, Any], unused: Iterable[str]) -> list[str]:
     """Sentences about tensors that go nowhere, of which torch's older exporter may have computed constants that keep
-    their numbers: parts of tables, as shapes tell, which also others have.
+    their numbers: parts of tables, or rows by an index beside it, as shapes tell, which also others have.
 
     Args:
         values: those that have the numbers which they had in the file.
@@ -141,12 +141,18 @@ def perhaps(values: Iterable[ir.Value], tensors: Mapping[str, Any], unused: Iter
         for name in (value.name, value.meta.get(ORIGIN))
         if value.uses() and is_of_older_exporter(str(name)) and (tensor := graph.constant(value)) is not None
     ]
-    found = []
-    for name in unused if folded else ():
+    found, names = list[str](), [*unused] if folded else []
+    indices: dict[str, list[list[int]]] = {}
+    for name in names:
+        index = tensors[name]
+        if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
+            indices.setdefault(name.rpartition(".")[0], []).append(_sizes(index.shape))
+    for name in names:
         table = tensors[name]
         if not isinstance(table, np.ndarray) or table.dtype.kind not in "fV" or len(sizes := _sizes(table.shape)) < 2:
             continue
-        parts = [each for each, own in folded if _may_be_part(own, sizes)]
+        looked_up = [sorted([*rows, sizes[-1]]) for rows in indices.get(name.rpartition(".")[0], ())]
+        parts = [each for each, own in folded if _may_be_part(own, sizes) or sorted(own) in looked_up]
         if parts and not is_of_buffers(table.astype(np.float32)):
             they = "keeps its numbers" if len(parts) == 1 else "keep their numbers"
             found.append(
