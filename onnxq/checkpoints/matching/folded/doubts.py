@@ -94,11 +94,10 @@ def held(
         for name in placed.intersection(found.parameters):
             if _has_others(name, value, found, sources, tensors, own):
                 by_tensor.setdefault(name, []).append(value)
-    how = {value: ", ".join(found.operators) for value, found in made}
+    how = {value: f" ({', '.join(found.operators)})" if found.operators else "" for value, found in made}
     return {
         f"{listed([str(value.name) for value in of], MOST)} of the model, which the exporter computed from '{name}'"
-        f"{f' ({how[of[0]]})' * bool(how[of[0]])}, {'keeps its' if len(of) == 1 else 'keep their'} numbers; export the "
-        "trained model": of
+        f"{how[of[0]]}, {'keeps its' if len(of) == 1 else 'keep their'} numbers; export the trained model": of
         for name, of in by_tensor.items()
     }
 
@@ -113,7 +112,13 @@ def _has_others(
 ) -> bool:
     """Whether a tensor has other numbers than it had when a constant was computed from it."""
     given, tensor = tensors[name], graph.constant(value)
-    if not isinstance(given, np.ndarray) or given.dtype.kind not in "fV" or not given.size or tensor is None:
+    if (
+        not isinstance(given, np.ndarray)
+        or given.dtype.kind not in "fV"
+        or not given.size
+        or tensor is None
+        or not tensor.size
+    ):
         return False
     given = given.astype(np.float32)
     old = next((own[each] for each in sources.renamed.here(name) if each in own), None)

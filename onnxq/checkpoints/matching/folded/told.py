@@ -68,10 +68,11 @@ def epsilon(node: ir.Node) -> float | None:
 
 #: What is multiplied by, and what is added, in calls of products; tables that are looked up.
 _OPERANDS = re.compile(
-    r"(?:(?:linear|matmul|mm|conv\w*)[\w.]*\]\(args = \(%\w+, %(?P<weight>\w+)(?:, %(?P<bias>\w+))?"
+    r"(?:(?:linear|matmul|mm|conv)[\w.]*\]\(args = \(%\w+, %(?P<weight>\w+)(?:, %(?P<bias>\w+))?"
     r"|addmm[\w.]*\]\(args = \(%(?P<added>\w+), %\w+, %(?P<right>\w+)"
     r"|embedding[\w.]*\]\(args = \(%(?P<table>\w+), )"
 )
+_WEIGHTS, _BIASES = ("weight", "right", "table"), ("bias", "added")
 
 
 def operand(node: ir.Node, index: int) -> str:
@@ -88,8 +89,6 @@ def is_passed(node: ir.Node, name: str) -> bool:
     """Whether the call was passed what is called so."""
     return name in _PASSED.findall(call_of(node).partition("](")[2])
 
-
-_WEIGHTS, _BIASES = ("weight", "right", "table"), ("bias", "added")
 
 #: What is passed to a call, parameters, buffers and constants of modules by their names; operators that move numbers.
 _PASSED, _OF_MODULES = re.compile(r"%(\w+)"), re.compile(r"[pbc]_")

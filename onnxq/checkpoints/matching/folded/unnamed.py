@@ -38,6 +38,8 @@ _AS_IT_IS = re.compile(r"onnx::(Gemm|Add)_\d+$")
 MOST = 4
 #: In dB, of what is a multiple, and by how much more it has to be that than the parameter itself.
 MULTIPLE, MEASURE = 40.0, 3.0
+#: Numbers of a matrix that are looked at, in whole rows.
+LOOKED_AT = 1 << 22
 
 
 class Parameters:
@@ -71,7 +73,8 @@ class Parameters:
         if not called or not stored.is_float:
             return
         own, given = weight.tensor.numpy(), stored.floats()
-        own = own.T if weight.role.contraction == 0 else own
+        rows = slice(max(1, LOOKED_AT // given.shape[1]))
+        own, given = (own.T if weight.role.contraction == 0 else own)[rows], given[rows]
         lies_turned = (weight.role.contraction == 0) != is_turned and node.op_type != "Gather"
         beside = [each for each in self._inside.get(name, ()) if each != parameter]
         mask = mask_of(own, given, beside, self._tensors)
@@ -88,9 +91,9 @@ class Parameters:
         """
         how, value = self._sources.computed(node, index, name), node.inputs[index]
         tensor = graph.constant(value)
-        if value is not None and tensor is not None and (called := _called(value)) and tensor.size == given.size:
+        if value is not None and tensor is not None and (called := _called(value)):
             own = tensor.numpy()
-            if own.ndim == 1:
+            if own.ndim == 1 and own.shape == given.shape and given.dtype.kind in "fV":
                 how = how or computed(called, own, given, is_turned=False, is_checked=self._is_checked)
         self._refuse(name, node, "adds", how)
 
@@ -134,8 +137,7 @@ def computed(name: str, own: NDArray, given: NDArray, *, is_turned: bool, is_che
     is_multiple = own.any() and likeness + MEASURE < (fitted := sqnr(own, factor * given))
     if is_multiple and fitted >= MULTIPLE:
         return f"times {factor:.3g}"
-    is_square = own.ndim == 2 and own.shape[0] == own.shape[1]
-    if is_square and _is_symmetric(own) and not np.array_equal(given, given.T):
+    if own.ndim == 2 and _is_symmetric(own) and not _is_symmetric(given):
         return "equal to its transpose"
     is_known = is_turned or not _AS_IT_IS.match(name) or not is_checked or (likeness >= LIKE and not is_multiple)
     return "" if is_known else "it lost its name"
@@ -148,12 +150,16 @@ def mask_of(own: NDArray, given: NDArray, beside: Iterable[str], tensors: Mappin
         return ""
     for name in beside:
         mask = tensors[name]
-        is_array = isinstance(mask, np.ndarray) and mask.shape == own.shape and mask.dtype.kind in "biuf"
-        if is_array and np.array_equal(mask == 0, zeros) and bool((mask[~zeros] == 1).all()):
+        if not isinstance(mask, np.ndarray) or mask.ndim != own.ndim or mask.dtype.kind not in "biuf":
+            continue
+        mask = mask[: len(own)]
+        if mask.shape == own.shape and np.array_equal(mask == 0, zeros) and bool((mask[~zeros] == 1).all()):
             return name
     return ""
 
 
 def _is_symmetric(w: NDArray) -> bool:
-    """But for diagonals, as identities are."""
-    return np.array_equal(w, w.T) and bool((w - np.diag(np.diag(w))).any())
+    """But for diagonals, as identities are; of a square whose first rows these are."""
+    n, k = w.shape
+    w = w[:, :n]
+    return n <= k and np.array_equal(w, w.T) and bool((w - np.diag(np.diag(w))).any())
