@@ -84,9 +84,10 @@ def _shape(tensor: ir.TensorProtocol | None) -> tuple[int, ...]:
 def _is_matrix(value: ir.Value) -> bool:
     """Whether it is codes, or what reads it takes it for numbers."""
     tensor = value.const_value
-    is_code = tensor is not None and tensor.dtype.bitwidth == 8
+    if tensor is None or tensor.dtype not in _TYPES or len(tensor.shape) != 2:
+        return False
     is_read = all(graph.is_op(use.node, *_READERS) for use in value.uses())
-    return len(_shape(tensor)) == 2 and (is_code or (is_read and tensor is not None and tensor.dtype.bitwidth > 8))
+    return tensor.dtype.bitwidth == 8 or (is_read and tensor.dtype.bitwidth > 8)
 
 
 def _steps(

@@ -267,7 +267,7 @@ def test_a_weight_may_be_left_out_of_a_file(without: str, tmp_path: Path) -> Non
     with pytest.raises(OnnxqError, match=says):
         import_weights(model, path, tmp_path / "o.onnx", options=ImportOptions(without=(name,)))
     done = import_weights(model, path, tmp_path / "o.onnx", options=ImportOptions(without=(name,), partial=True))
-    assert ("v.bias" in done.match.constants) is (without == "v")
+    assert "v.bias" in done.match.constants
 
 
 def test_encoded_arrays_go_into_a_model(tmp_path: Path) -> None:

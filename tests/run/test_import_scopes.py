@@ -209,7 +209,8 @@ def test_a_tied_head_takes_an_adapter_where_its_codes_are_those_of_the_table(tmp
     floats = dequantize(tmp_path / "q.onnx", tmp_path / "floats.onnx").output
     x = np.arange(48)
     w = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(floats).graph.initializer}
-    (table,), (up,) = ([x for x in w.values() if x.shape == shape] for shape in ((48, 32), (32, 32)))
+    (head,), (up,) = ([x for x in w.values() if x.shape == shape] for shape in ((32, 48), (32, 32)))
+    table = head.T  # which is made of it
     wanted = (table @ up) @ (table.T + added["lm_head"])
     (y,) = Session(tmp_path / "beside.onnx").run({"i": x})
     assert sqnr(wanted, y) > 80
