@@ -40,7 +40,7 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         rank = x.ndim if shape is None else len(shape)
         if x.ndim not in (rank, rank + 1):
             raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(shape)}, "
+                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {shape_words(shape)}, "
                 "or one axis more that counts samples"
             )
         if x.ndim == rank + 1:
@@ -51,7 +51,7 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         steps[name], counts[name] = step, x.shape[0] // step if rank else 1
         if rank and x.shape[0] % step:
             raise BadData(
-                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(shape)}: "
+                f"{where}: '{name}' has shape {list(x.shape)}, the model expects {shape_words(shape)}: "
                 f"{x.shape[0]} is not a multiple of {step}"
             )
     counts, steps = _with_labels(arrays, by_name, counts, steps, where)
@@ -112,7 +112,7 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
             )
         )
         if not legal:
-            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model expects {_words(i.shape)}")
+            raise BadData(f"{where}: '{name}' has shape {list(x.shape)}, the model expects {shape_words(i.shape)}")
         feed[name] = _converted(x, i.dtype, f"{where}: '{name}'")
     return feed
 
@@ -158,7 +158,7 @@ def _check_names(arrays: Mapping[str, NDArray], by_name: Mapping[str, Input], wh
         raise BadData(f"{where}: the samples {wrong}; the model's inputs are {', '.join(by_name)}{hint}")
 
 
-def _words(shape: tuple[int | str | None, ...] | None) -> str:
+def shape_words(shape: tuple[int | str | None, ...] | None) -> str:
     if shape is None:
         return "any shape"
     return "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"

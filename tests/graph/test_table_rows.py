@@ -206,3 +206,53 @@ def test_a_preprocessing_of_numbers_is_told_to_do_nothing(tmp_path: Path) -> Non
     file = csv_of(rows_of("p,q,r"), tmp_path / "t.csv")
     with pytest.warns(UnusedOption, match="the preprocessing changes nothing: the samples are numbers of a table"):
         open_data(file, ROW, "scale=255")
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (("N", "T", 3), r"\[N, T, 3\], .*: give arrays of the sizes in use \(\.npz\)$"),
+        (("N", 3, "T"), r"\[N, 3, T\], .*: give arrays"),
+        ((None, None, 1), r"\[\?, \?, 1\], .*: give arrays"),
+        (("N", 3, "H", "W"), r"\[N, 3, H, W\], .*: give images, or arrays of the sizes in use \(\.npz\)$"),
+        (("N", "H", "W", 3), r"\[N, H, W, 3\], .*: give images, or arrays"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("header", ["p,q,r", "x,q,r"])
+def test_a_row_is_no_sequence_of_one_step(tmp_path: Path, shape: tuple, words: str, header: str) -> None:
+    """Nor a picture of one pixel: ranges of those do not hold for longer ones."""
+    file = csv_of(rows_of(header, 2), tmp_path / "t.csv")
+    with pytest.raises(BadData, match=r"t\.csv': 'x' takes " + words):
+        open_data(file, (Input("x", F32, shape),))
+
+
+@pytest.mark.parametrize("shape", [(None, 3), (None, 1, 3), (None, 3, 1), (None, None), (None, 1, None), (3,)], ids=str)
+def test_a_row_is_all_of_a_sample_whose_steps_are_given(tmp_path: Path, shape: tuple) -> None:
+    (sample, _) = open_data(csv_of(rows_of("p,q,r", 2), tmp_path / "t.csv"), (Input("x", F32, shape),))
+    assert sample["x"].ravel().tolist() == [1, 2, 3] and sample["x"].ndim == len(shape)
+
+
+def test_of_several_numbers_one_that_is_named_like_an_input_of_any_width_is_not_all(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y,z\n1,2,3\n")
+    open_ended = (Input("x", F32, (None, None)),)
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", open_ended)] == [[[1, 2, 3]]]
+    for header in ("id,x,label", "id,x,y"):
+        (tmp_path / "t.csv").write_text(f"{header}\n1,2,3\n")
+        assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", open_ended)] == [[[2]]]
+    (tmp_path / "t.csv").write_text("x,price\n1,2\n")
+    with pytest.raises(BadData, match="is the one of that name alone, or with 'price', cannot be told: leave out"):
+        open_data(tmp_path / "t.csv", open_ended)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_a_list_of_as_many_tokens_as_a_batch_is_one_sequence(tmp_path: Path, count: int) -> None:
+    file = write(pa.table({"x": [list(range(count))]}), tmp_path / "t.parquet")
+    (sample,) = open_data(file, (Input("x", np.dtype(np.int64), (4, "length")),))
+    assert sample["x"].tolist() == [list(range(count))] * 4
+
+
+def test_a_list_is_no_sequence_of_one_step(tmp_path: Path) -> None:
+    file = write(pa.table({"x": [[1.0, 2.0, 3.0]]}), tmp_path / "t.parquet")
+    with pytest.raises(BadData, match=r"'x' has shape \[3\], the model expects \[\?, T, 3\]"):
+        list(open_data(file, (Input("x", F32, (None, "T", 3)),)))

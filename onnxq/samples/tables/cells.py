@@ -124,16 +124,22 @@ def _cell(value: Any, what: str) -> NDArray:
 
 
 def shaped(x: NDArray, i: Input) -> NDArray:
-    """A row's array with the axes of its input: the batch in front, and what a flat list left out."""
+    """A row's array with the axes of its input: the batch in front, and what a flat list left out.
+
+    An axis of an open size that is not there stays so, as that it is 1 long is not said; a single number is one of any.
+    """
     shape = i.shape
     if shape is None or x.ndim > len(shape):
         return x
     missing = len(shape) - x.ndim
     if not missing:
         return x
-    first, *behind = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in shape]
-    if x.size in (math.prod(behind), first * math.prod(behind)):
+    first, *behind = [dim if isinstance(dim, int) and dim > 0 else 0 for dim in shape]
+    width, first = math.prod(behind), first or 1
+    if width and x.size in (width, first * width):
         x = x.reshape(-1, *behind)
+    elif 0 in behind[: missing - 1] and len(behind) > 1:
+        return x
     else:
         x = x.reshape((1,) * missing + x.shape)
     return np.repeat(x, first, axis=0) if len(x) == 1 else x

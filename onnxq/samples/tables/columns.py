@@ -58,10 +58,11 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         BadData: names come twice, or see `rows.row_of`.
     """
     given = tuple(i.name for i in inputs if i.name in schema.names)
-    if len(given) == len(inputs) == 1 and rows.takes_several(inputs[0]) and rows.is_number(schema.field(given[0]).type):
-        given = ()  # one of the numbers of a row, as x of x, y, z
+    every = {field.name: plain(field.type) for field in schema}
+    if len(given) == len(inputs) == 1 and rows.is_one_of_several(inputs[0], every, file):
+        given = ()
     rest = [i for i in inputs if i.name not in given]
-    types = {field.name: plain(field.type) for field in schema if field.name not in given}
+    types = {name: type for name, type in every.items() if name not in given}
     features = _features(schema)
     pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
     sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]

@@ -19,6 +19,7 @@ from onnxq.boundary import warn
 from onnxq.errors import BadData, amount
 from onnxq.files import room
 from onnxq.runtime.session import Input
+from onnxq.samples.fit import shape_words
 from onnxq.samples.tables.table import BATCH, batches, is_empty, is_text, number_in
 
 _NUMBERS = re.compile(r"u?int\d|float|double|halffloat|bool|decimal")
@@ -40,7 +41,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
         texts: those of them that hold texts.
 
     Raises:
-        BadData: they are more or fewer than `i` takes, or which of them it takes is not to be told.
+        BadData: they are more or fewer than `i` takes, or which of them or how many steps it takes is not to be told.
     """
     mixed = _mixed(texts, file)
     numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
@@ -50,12 +51,19 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     width = _width(i)
     if not numbers:
         return ()
+    if _has_open_steps(i):
+        pictures = "images, or " if len(i.shape or ()) == 4 else ""
+        raise BadData(
+            f"'{file}': '{i.name}' takes {shape_words(i.shape)}, whose open sizes a row of a table does not tell: give "
+            f"{pictures}arrays of the sizes in use (.npz)"
+        )
     if width is None:
         if others:
             raise BadData(
                 f"'{file}': how many numbers '{i.name}' takes is open, and '{others[0]}' holds none: {_LEAVE_OUT}"
             )
-        left_out = {*answers, *(name for name in ids if name in mixed)}
+        places = "yY" if _is_of_places(numbers) else ""
+        left_out = {n for n in answers if n not in places} | {n for n in ids if n in mixed}
         return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
     answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name)]
     row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
@@ -83,9 +91,25 @@ def is_number(type: Any) -> bool:
     return _NUMBERS.match(str(type)) is not None
 
 
-def takes_several(i: Input) -> bool:
-    """Whether no single number is a sample of `i`."""
-    return _width(i) not in (None, 1)
+def is_one_of_several(i: Input, types: Mapping[str, Any], file: Path) -> bool:
+    """Whether a column that is called like the only input is one of the numbers of its row: x of x, y, z.
+
+    Raises:
+        BadData: that is not to be told.
+    """
+    if not is_number(types[i.name]):
+        return False
+    if _has_open_steps(i) or _width(i) is not None or len(i.shape or ()) < 2:
+        return _has_open_steps(i) or _width(i) not in (None, 1)
+    numbers = [name for name, type in types.items() if is_number(type)]
+    others = [name for name in numbers if name != i.name and not _is_answer(name) and not _ID.fullmatch(name)]
+    is_of_places = _is_of_places(numbers) and not {"z", "Z"}.isdisjoint(numbers)  # of x and y, y may be the answer
+    if others and not is_of_places:
+        raise BadData(
+            f"'{file}': whether '{i.name}', which takes any number of columns, is the one of that name alone, or with "
+            f"'{others[0]}', cannot be told: {_LEAVE_OUT}, or call that one otherwise"
+        )
+    return is_of_places
 
 
 def _axes(i: Input) -> list[int | None]:
@@ -95,9 +119,15 @@ def _axes(i: Input) -> list[int | None]:
 
 
 def _width(i: Input) -> int | None:
-    """How many numbers a row has, if not any number will do: all of a sample, or of one of steps that are open."""
+    """How many numbers a row has, if not any number will do."""
     axes = _axes(i)
-    return math.prod(dim or 0 for dim in axes) or axes[-1] if axes else None
+    return math.prod(dim or 0 for dim in axes) or None if axes else None
+
+
+def _has_open_steps(i: Input) -> bool:
+    """Whether it is open how long a sample is along other axes than that of a row: steps of a sequence, pixels."""
+    *others, last = _axes(i) or [None]
+    return None in others or (last is None and any(dim != 1 for dim in others))
 
 
 def _in_words(axes: Sequence[int | None]) -> str:
