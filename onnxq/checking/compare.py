@@ -21,7 +21,7 @@ from onnxq.runtime.session import THREADS, Session
 from onnxq.samples.reading import How, reading_of
 from onnxq.samples.same_inputs import require_same_inputs
 from onnxq.samples.sampling import Sampling
-from onnxq.samples.source import DataSource
+from onnxq.samples.source import Data, DataSource
 from onnxq.samples.trials import Trials
 
 #: Samples that two models are compared on, unless told otherwise.
@@ -78,7 +78,7 @@ def compare(
     in_float = Session(a, threads=threads)
     if (data := sampling.open(model, a)) is not None:
         feeds = list(data)
-        trials = Trials.given(feeds, _words(len(feeds), sampling))
+        trials = Trials.given(feeds, _words(len(feeds), sampling, data))
     else:
         UniqueNames()(model)
         trials = make_up(model, scout(model))
@@ -96,9 +96,11 @@ def compare(
     return found if scored is None else dataclasses.replace(found, score=scored.score(a, b, 1))
 
 
-def _words(count: int, sampling: Sampling) -> str:
+def _words(count: int, sampling: Sampling, data: Data) -> str:
     """What so many samples are called; where they may not be all that there are, by which option."""
     found = amount(count, "sample")
     if count != sampling.limit:
         return found
+    if data.note:
+        return f"{found} evenly spread over all rows (--limit)"
     return f"{'the first ' if sampling.seed is None else ''}{found} (--limit)"

@@ -28,7 +28,7 @@ def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Tr
     given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
     others = make_up_missing(model, session, given.feeds)
     doubts = [] if rest is samples or job.data.gaps.is_all else _doubts(feeds, seen)
-    return given.joined(others.samples, [*doubts, *others.notes])
+    return given.joined(others.samples, [*doubts, *filter(None, [job.data.note]), *others.notes])
 
 
 def _doubts(held_back: Sequence[Feed], seen: Sequence[Feed]) -> list[str]:

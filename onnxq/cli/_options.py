@@ -70,7 +70,9 @@ def data_options(limit: int) -> Callable[[Any], Any]:
             help="Use at most so many samples.",
         ),
         click.option(
-            "--seed", type=click.IntRange(0), help="Draw the samples of --limit at random instead of the first."
+            "--seed",
+            type=click.IntRange(0),
+            help="Draw the samples of --limit at random instead of the first, of tables evenly spread ones.",
         ),
     )
 

@@ -6,7 +6,8 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +21,7 @@ from onnxq.samples.pictures.images import IMAGE_SUFFIXES
 from onnxq.samples.reading import Reading
 from onnxq.samples.records import Maker, Record
 from onnxq.samples.sounds.sound import SOUND_SUFFIXES
-from onnxq.samples.tables import cells, columns, table
+from onnxq.samples.tables import cells, columns, spread, table
 from onnxq.samples.texts.companions import Companions
 
 TEXT_SUFFIXES = {".txt"}
@@ -91,19 +92,35 @@ def _refuse(error: OSError) -> None:
     raise BadData(f"the folder '{error.filename}' cannot be read: {error.strerror}")
 
 
-def reads_of(
+#: Opens samples anew.
+Reads = Callable[[], Iterator[Read]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """
+    Attributes:
+        all: of the files, in their order.
+        some: of at most so many of them, evenly spread, and how many there are; None: the first will do.
+    """
+
+    all: Reads
+    some: Callable[[int], tuple[Reads, int]] | None = None
+
+
+def samples_of(
     files: Sequence[Path], source: str, inputs: tuple[Input, ...], reading: Reading, place: Companions
-) -> Callable[[], Iterator[Read]]:
+) -> Samples:
     """Samples from files of one kind; what is wrong with kind and inputs is said at once, with the files when read."""
     kind = kind_of(files[0])
     make = functools.partial(Maker, inputs, reading, place, source=source)
     if kind == "tables":
         return _tables(files, inputs, make)
     if kind == "lines of JSON":
-        return _lines(files, inputs, make)
+        return Samples(_lines(files, inputs, make))
     maker = make({"images": ["picture"], "sounds": ["sound"], "texts": ["text"]}[kind or ""])
     records = {"images": _pictures, "sounds": _sounds, "texts": _pieces}[kind or ""]
-    return lambda: (functools.partial(maker.feed, each, n) for n, each in enumerate(records(files, maker)))
+    return Samples(lambda: (functools.partial(maker.feed, each, n) for n, each in enumerate(records(files, maker))))
 
 
 def _pictures(files: Sequence[Path], maker: Maker) -> Iterator[Record]:
@@ -156,9 +173,7 @@ def _bounded(opened: TextIO, most: int) -> Iterator[str]:
         yield line
 
 
-def _lines(
-    files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
-) -> Callable[[], Iterator[Read]]:
+def _lines(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]) -> Reads:
     """A sample of each line: its "text", and fields named like inputs."""
     by_name = {i.name: i for i in inputs}
     first = next(_objects(files[0]), None)
@@ -207,9 +222,7 @@ def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, found
 
 
-def _tables(
-    files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]
-) -> Callable[[], Iterator[Read]]:
+def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]) -> Samples:
     by_name = {i.name: i for i in inputs}
     schema = table.schema_of(files[0])
     if schema is None:
@@ -236,18 +249,18 @@ def _tables(
             raise BadData(f"{where}: column '{used.text}' is empty")
         return Record(where, text, picture, sound, arrays=arrays)
 
-    def reads() -> Iterator[Read]:
-        numbers = itertools.count()
-        for file in files:
-            rows = itertools.count()
-            for batch in table.batches(file, used.types):
-                if batch.schema.names != schema.names:
-                    raise BadData(f"'{file}' has other columns than '{files[0]}'")
-                for row in range(batch.num_rows):
-                    lazy = functools.partial(record, file, next(rows), batch, row)
-                    yield functools.partial(_made, maker, lazy, next(numbers))
+    def reads(found: Iterable[spread.Row]) -> Iterator[Read]:
+        for number, (file, batch, row, place) in enumerate(found):
+            if batch.schema.names != schema.names:
+                raise BadData(f"'{file}' has other columns than '{files[0]}'")
+            yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 
-    return reads
+    def some(limit: int) -> tuple[Reads, int]:
+        count = sum(table.count_of(file, schema.names) for file in files)
+        chosen = spread.Rows(files, used.types, spread.chosen(limit, count))
+        return lambda: reads(chosen), count
+
+    return Samples(lambda: reads(spread.Rows(files, used.types)), some)
 
 
 def _made(maker: Maker, record: Callable[[], Record], number: int) -> Any:

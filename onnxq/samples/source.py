@@ -9,7 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from onnxq.quality.gaps import Gaps
 from onnxq.runtime.own_functions import failing, import_function, require_call, shown
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
+from onnxq.samples.files import Reads
 from onnxq.samples.fit import Label, Read, fit
 from onnxq.samples.gaps.words import in_words
 from onnxq.samples.prefetch import prefetch
@@ -44,14 +45,18 @@ class Data:
         fingerprint: of the files they come from, where there are files; without, the samples themselves are hashed.
         part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
         gaps: what was met of them that is not finite; of a part, in the whole.
+        spread: opens at most so many of them, evenly spread over all, and counts all; None: the first will do.
+        note: what a user should know of which samples these are.
     """
 
     source: str
-    reads: Callable[[], Iterator[Read]]
+    reads: Reads
     fingerprint: Callable[[], str] | None = None
     part_of: Data | None = None
     part_count: int = 0
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
+    spread: Callable[[int], tuple[Reads, int]] | None = None
+    note: str = ""
 
     def __iter__(self) -> Iterator[Feed]:
         return (read() for read in self.reads())
@@ -122,7 +127,10 @@ class Data:
         return Data(source, reads, None, self, count, self.gaps)
 
     def limited(self, limit: int | None, seed: int | None = None) -> Data:
-        """The first `limit` samples; all, if None. With a `seed`, so many drawn at random, in their order."""
+        """The first `limit` samples, of tables rows evenly spread over them; all, if None.
+
+        With a `seed`, so many drawn at random, in their order.
+        """
         if limit is None:
             return self
         if limit < 1 or (seed or 0) < 0:
@@ -130,6 +138,10 @@ class Data:
         limit = min(limit, sys.maxsize - 1)
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
+        if seed is None and self.spread is not None:
+            reads, count = self.spread(limit)
+            note = f"{limit} of the {count} rows of {self.source} are used, evenly spread over them: --limit takes more"
+            return replace(self._limited(reads, f"{limit} spread over {count}"), note=note)
         if seed is None:
             return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")
         drawn = np.random.default_rng(seed).permutation(self.count)[:limit]
@@ -137,7 +149,7 @@ class Data:
         found = lambda: (read for i, read in enumerate(self.reads()) if i in chosen)  # noqa: E731
         return self._limited(found, f"{limit} by seed {seed}")
 
-    def _limited(self, reads: Callable[[], Iterator[Read]], what: str) -> Data:
+    def _limited(self, reads: Reads, what: str) -> Data:
         whole = self.fingerprint
         if whole is None:
             return Data(self.source, reads, gaps=self.gaps)
@@ -226,9 +238,9 @@ def _from_files(
         reading.tell_unused(_AS_THEY_ARE)
         reads = lambda: arrays.read_files(found, inputs)  # noqa: E731
         return _checked(said, reads, inputs, lambda: _hash_files(found, str(inputs)))
-    reads = files.reads_of(found, said, inputs, reading, place)
+    samples = files.samples_of(found, said, inputs, reading, place)
     how = f"{reading} {place.used()} {inputs}"
-    return _checked(said, reads, inputs, lambda: _hash_files(found, how))
+    return _checked(said, samples.all, inputs, lambda: _hash_files(found, how), samples.some)
 
 
 def _from_python(
@@ -286,22 +298,29 @@ def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:
 
 def _checked(
     source: str,
-    reads: Callable[[], Iterator[Read]],
+    reads: Reads,
     inputs: tuple[Input, ...],
     fingerprint: Callable[[], str] | None = None,
+    some: Callable[[int], tuple[Reads, int]] | None = None,
 ) -> Data:
     """The samples, each checked against the inputs and with float types converted."""
 
     gaps = Gaps()
 
-    def checked() -> Iterator[Read]:
+    def checked(reads: Reads) -> Iterator[Read]:
         number = -1
         for number, read in enumerate(reads()):
             yield functools.partial(_read_checked, read, inputs, source, number, gaps)
         if number < 0:
             raise BadData(f"{source} holds no samples")
 
-    return Data(source, checked, fingerprint, gaps=gaps)
+    def spread(limit: int) -> tuple[Reads, int]:
+        assert some is not None
+        found, count = some(limit)
+        return functools.partial(checked, found), count
+
+    found = functools.partial(checked, reads)
+    return Data(source, found, fingerprint, gaps=gaps, spread=None if some is None else spread)
 
 
 def _read_checked(read: Read, inputs: tuple[Input, ...], source: str, number: int, gaps: Gaps) -> Feed:

@@ -276,3 +276,20 @@ def test_other_commands_take_the_same(tmp_path: Path, seen: list[Data]) -> None:
     assert result.exit_code == 1 and "r.ranges" in result.output and "data" in result.output
     result = CliRunner().invoke(main, [*again, *options, "-o", str(tmp_path / "o.onnx")])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.usefixtures("quick")
+def test_of_a_table_with_more_rows_it_is_said_how_many_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny.save(dense("m (float[b,64] x) => (float[b,512] y) {y = MatMul(x, w0)}", (64, 512)), tmp_path, "m.onnx")
+    rows = np.random.default_rng(0).standard_normal((20, 64)).tolist()
+    lines = [",".join(f"c{i}" for i in range(64)), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    options = ["--data", "t.csv", "--limit", "8"]
+    result = CliRunner().invoke(main, ["quantize", "m.onnx", "-s", "w8a8", "-o", "o.onnx", *options])
+    said = " ".join(result.output.split())
+    assert "note: 8 of the 20 rows of 't.csv' are used, evenly spread over them: --limit takes more" in said
+    result = CliRunner().invoke(main, ["check", "m.onnx", "o.onnx", *options])
+    assert "on 8 samples evenly spread over all rows (--limit)" in " ".join(result.output.split())

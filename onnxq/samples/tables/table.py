@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,27 @@ def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
         return
     reader = arrow.ipc.open_file(mapped)
     yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def count_of(file: Path, names: Iterable[str]) -> int:
+    """How many rows a table with columns of these names has.
+
+    Raises:
+        MissingRuntime, BadData: see `batches`.
+    """
+    if file.suffix.lower() == ".parquet":
+        with contextlib.suppress(Exception), _arrow().parquet.ParquetFile(file) as found:
+            return int(found.metadata.num_rows)
+    return sum(batch.num_rows for batch in batches(file, dict.fromkeys(names, "binary")))
+
+
+def alone(batch: Any, row: int) -> Any:
+    """A batch of one row, which does not hold on to the others, if Arrow can copy what it is of."""
+    try:
+        with room.limited():
+            return batch.take([row])
+    except (NotImplementedError, _arrow().ArrowException):
+        return batch.slice(row, 1)
 
 
 def schema_of(file: Path) -> Any:

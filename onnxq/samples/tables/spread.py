@@ -1,0 +1,70 @@
+"""Some rows of tables, evenly spread over all: tables are often sorted, and the first rows then all alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxq.samples.tables import table
+
+#: Bytes of rows that are kept from one pass over the files to the next.
+_KEPT = 1 << 26
+_GOLDEN = (5**0.5 - 1) / 2
+
+#: A file, a batch of its rows, where in it a row is, and which of the file it is.
+Row = tuple[Path, Any, int, int]
+
+
+class Rows:
+    """The rows of files one after the other, all or those of some numbers, of which copies are kept unless large."""
+
+    def __init__(
+        self, files: Sequence[Path], types: Mapping[str, str] | None, wanted: Sequence[int] | None = None
+    ) -> None:
+        self._files, self._types, self._wanted = files, types, wanted
+        self._kept: list[Row] | None = None
+
+    def __iter__(self) -> Iterator[Row]:
+        if self._wanted is None:
+            return self._all()
+        return iter(self._kept) if self._kept is not None else self._some(self._wanted)
+
+    def _all(self) -> Iterator[Row]:
+        for file in self._files:
+            numbers = itertools.count()
+            for batch in table.batches(file, self._types):
+                for row in range(batch.num_rows):
+                    yield file, batch, row, next(numbers)
+
+    def _some(self, numbers: Sequence[int]) -> Iterator[Row]:
+        kept: list[Row] = []
+        size = 0
+        wanted = iter(numbers)
+        want, first = next(wanted, None), 0
+        for file in self._files:
+            start = first
+            for batch in table.batches(file, self._types):
+                while want is not None and want < first + batch.num_rows:
+                    row = table.alone(batch, want - first)
+                    found = (file, row, 0, want - start)
+                    size += row.get_total_buffer_size()
+                    if size <= _KEPT:
+                        kept.append(found)
+                    yield found
+                    want = next(wanted, None)
+                first += batch.num_rows
+            if want is None:
+                break
+        if size <= _KEPT:
+            self._kept = kept
+
+
+def chosen(limit: int, count: int) -> list[int]:
+    """`limit` numbers below `count`, one of each of as many stretches.
+
+    Where in it changes from one to the next, as tables have periods: classes that take turns.
+    """
+    ends = [i * count // limit for i in range(limit + 1)]
+    return [a + int(i * _GOLDEN % 1 * (b - a)) for i, (a, b) in enumerate(itertools.pairwise(ends))]
