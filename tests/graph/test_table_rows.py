@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -120,10 +121,15 @@ def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path,
     [
         ("name,p,q,label", "whether 'label' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
         ("id,name,p,q", "whether 'id' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
-        ("area,name,rooms,price", "'price' is one of the 3 numbers .* or 'name', .* or call the answer 'label'$"),
+        ("area,name,rooms,price", "'price' is one of the 3 numbers .* or call 'name' 'label' if it is the answer$"),
         ("price,area,rooms,name", "whether 'rooms' is one of the 3 numbers"),
         ("id,name,p,q,r", "whether 'r' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
-        ("Survived,Pclass,p,q", r"has 4 columns of numbers \(Survived, Pclass, p, q\), 'x' takes 3"),
+        (
+            "Survived,Pclass,p,q",
+            r"\(Survived, Pclass, p, q\), 'x' takes 3: leave out the others, or call the .* 'label'$",
+        ),
+        ("id,p,q,r,price", r"5 columns of numbers .* 'x' takes 3: leave out the others, or call the answer 'label'$"),
+        ("p,q,r,s,price", r"5 columns of numbers .* 'x' takes 3: leave out the others$"),
         ("p,q,r,target_temp", r"has 4 columns of numbers \(p, q, r, target_temp\), 'x' takes 3"),
         ("id,p,q,label", r"has 4 columns of numbers \(id, p, q, label\), 'x' takes 3: leave out the others"),
         ("x,y,z,id", r"has 4 columns of numbers \(x, y, z, id\), 'points' takes 3"),
@@ -198,7 +204,9 @@ def test_a_row_of_pixels_is_an_image(tmp_path: Path, shape: tuple, words: str, l
 
 def test_rows_that_are_no_images_are_refused_with_the_numbers_of_one(tmp_path: Path) -> None:
     file = csv_of(rows_of("label,p,q,r"), tmp_path / "t.csv")
-    with pytest.raises(BadData, match=r"has 4 columns of numbers .*, 'x' takes 18 \(2 × 3 × 3\): leave out"):
+    with pytest.raises(
+        BadData, match=r"has 4 columns of numbers .*, 'x' takes 18 \(2 × 3 × 3\): give a table with all"
+    ):
         open_data(file, (Input("x", F32, (None, 2, 3, 3)),))
 
 
@@ -256,3 +264,87 @@ def test_a_list_is_no_sequence_of_one_step(tmp_path: Path) -> None:
     file = write(pa.table({"x": [[1.0, 2.0, 3.0]]}), tmp_path / "t.parquet")
     with pytest.raises(BadData, match=r"'x' has shape \[3\], the model expects \[\?, T, 3\]"):
         list(open_data(file, (Input("x", F32, (None, "T", 3)),)))
+
+
+CLASSES = ["setosa", "versicolor", "virginica"] * 10
+
+
+@pytest.mark.parametrize("header", ["p,q,r,species", "Id,p,q,r,Species", "p,q,r,species,date"])
+def test_a_text_beside_the_numbers_of_a_row_may_be_its_class(tmp_path: Path, header: str) -> None:
+    """As that of irises, whose answer is called after what it is."""
+    rows = [
+        row
+        | {name: kind for name in row if name.lower() == "species"}
+        | ({"date": "2020-01-01"} if "date" in row else {})
+        for row, kind in zip(rows_of(header, 30), CLASSES, strict=True)
+    ]
+    with pytest.warns(
+        RuntimeWarning, match="the row of 'x' is p, q, r; '[sS]pecies', whose texts are classes, is left out"
+    ):
+        data = open_data(csv_of(rows, tmp_path / "t.csv"), ROW)
+    assert next(iter(data))["x"].tolist() == [[rows[0][name] for name in "pqr"]]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("p,q,r,species", [*CLASSES[:29], "once"]),
+        ("p,q,r,species", [f"town {i // 3}" for i in range(30)]),
+        ("p,q,label,species", CLASSES),
+        ("Id,p,q,species", CLASSES),
+    ],
+    ids=["one that comes once", "of many kinds", "with an answer in the row", "with an id in the row"],
+)
+def test_other_texts_are_no_classes(tmp_path: Path, header: str, cells: list[str]) -> None:
+    rows = [row | {"species": kind} for row, kind in zip(rows_of(header, 30), cells, strict=True)]
+    with pytest.raises(BadData, match="'species', which holds none, cannot be told"):
+        open_data(csv_of(rows, tmp_path / "t.csv"), ROW)
+
+
+@pytest.mark.parametrize("answer", ["labels", "Outcome", "class_label", "targets", "Target"])
+@pytest.mark.parametrize("width", [3, None])
+def test_answers_have_several_names(tmp_path: Path, answer: str, width: int | None) -> None:
+    file = csv_of(rows_of(f"p,{answer},q,r"), tmp_path / "t.csv")
+    assert next(iter(open_data(file, (Input("x", F32, (None, width)),))))["x"].tolist() == [[1, 3, 4]]
+
+
+@pytest.mark.parametrize("cell", ["2020-01-31", "2020-01-31 10:00:00", "2020-01-31T10:00:00.5Z", "10:00:00"])
+@pytest.mark.parametrize("width", [3, None])
+def test_times_are_no_numbers_and_no_reason_to_refuse(tmp_path: Path, cell: str, width: int | None) -> None:
+    file = csv_of([{"when": cell, "p": 1, "q": 2, "r": 3}], tmp_path / "t.csv")
+    assert next(iter(open_data(file, (Input("x", F32, (None, width)),))))["x"].tolist() == [[1, 2, 3]]
+
+
+def test_times_of_a_file_that_knows_them(tmp_path: Path) -> None:
+    when = [datetime.datetime(2020, 1, 1)]
+    file = write(pa.table({"when": when, "p": [1.0], "q": [2.0], "r": [3.0], "label": [4]}), tmp_path / "t.parquet")
+    assert [s["x"].tolist() for s in open_data(file, ROW)] == [[[1, 2, 3]]]
+
+
+@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
+def test_a_list_of_features_is_the_row(tmp_path: Path, kind: str) -> None:
+    made = pa.list_(pa.float64(), 3) if kind == "fixed" else getattr(pa, kind)(pa.float64())
+    cells = pa.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], made)
+    file = write(pa.table({"features": cells, "label": [0, 1]}), tmp_path / "t.parquet")
+    assert [s["x"].tolist() for s in open_data(file, ROW)] == [[[1, 2, 3]], [[4, 5, 6]]]
+    with pytest.raises(BadData, match=r"'x' has shape \[1, 3\], the model expects \[\?, 4\]"):
+        list(open_data(file, (Input("x", F32, (None, 4)),)))
+
+
+@pytest.mark.parametrize("name", ["x", "n"])
+def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, name: str) -> None:
+    """As pandas does where one is missing."""
+    inputs = (Input(name, np.dtype(np.int64), (None, 3 if name == "x" else 1)),)
+    columns = ["p", "q", "r"] if name == "x" else ["n", "m"]
+    count = 3 if name == "x" else 1
+    csv_of([dict.fromkeys(columns, cell) for cell in ("3.0", "3", "3.5", "1e20", "")], tmp_path / "t.csv")
+    write(pa.table(dict.fromkeys(columns, pa.array([3.0, 3.0, 3.5, 1e20, None]))), tmp_path / "t.parquet")
+    for file in (tmp_path / "t.csv", tmp_path / "t.parquet"):
+        data = open_data(file, inputs)
+        rest = data.after(0)
+        for _ in range(2):
+            found = next(rest)[name]
+            assert found.dtype == np.int64 and found.tolist() == [[3] * count]
+        for n, message in ((2, "has type float64"), (3, "has type float64"), (4, "is empty")):
+            with pytest.raises(BadData, match=message):
+                next(data.after(n))

@@ -18,6 +18,9 @@ from onnxq.samples.fit import Label
 from onnxq.samples.tables.columns import Columns
 from onnxq.samples.tables.table import is_empty, is_text, number_in
 
+#: Below it a float is one integer.
+_EXACT = 2.0**53
+
 
 def file_in(batch: Any, row: int, column: str, folder: Path, where: str) -> bytes | Path:
     """The picture or sound of a row: what is in the table, or a file beside it.
@@ -48,16 +51,30 @@ def _beside(folder: Path, name: str, what: str) -> Path:
 def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], file: Path, where: str) -> Feed:
     """The inputs that columns hold."""
     array = _of_text if is_text(file) else _array
-    found = {n: shaped(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]) for n in columns.given}
+    found = {
+        n: shaped(_whole(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]), inputs[n])
+        for n in columns.given
+    }
     if columns.row:
         (rest,) = (i for name, i in inputs.items() if name not in columns.given)
         numbers = [(name, array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
         for name, x in numbers:
             if x.dtype.kind == "O":
                 raise BadData(f"{where}: '{name}' is the text {x.item()!r:.60}, and a row of '{rest.name}' has numbers")
-        is_exact = rest.dtype.kind in "iub" and all(x.dtype.kind in "iub" for _, x in numbers)
-        found[rest.name] = shaped(np.array([x.item() if is_exact else float(x) for _, x in numbers]), rest)
+        if numbers[0][1].ndim:  # a list is all of a row
+            made = numbers[0][1]
+        else:
+            is_exact = rest.dtype.kind in "iub" and all(x.dtype.kind in "iub" for _, x in numbers)
+            made = np.array([x.item() if is_exact else float(x) for _, x in numbers])
+        found[rest.name] = shaped(_whole(made, rest), rest)
     return found
+
+
+def _whole(x: NDArray, i: Input) -> NDArray:
+    """Of floats for an input of integers the same integers, if all are: pandas writes a column with a gap so."""
+    if i.dtype.kind in "iub" and x.dtype.kind == "f" and (np.abs(x) < _EXACT).all() and (x == np.rint(x)).all():
+        return x.astype(np.int64)
+    return x
 
 
 def _of_text(value: Any, what: str, i: Input) -> NDArray:

@@ -28,7 +28,7 @@ class Columns:
 
     Attributes:
         given: named like inputs.
-        row: numbers that are one input together, in their order.
+        row: numbers that are one input together, in their order, or one list of them.
         picture, sound, text: the column for the inputs that are left.
         types: as which columns of a file that is text are read: those that make something as text, the others as
             bytes.
@@ -88,6 +88,8 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         warn(f"'{file}': '{made.text}' is taken for the texts, not {others}: call the column of the texts 'text'")
     if given or made.kinds or len(rest) != 1:
         return made.typed(schema)
+    if rows.is_list_of_numbers(types.get("features")):
+        return Columns(row=("features",)).typed(schema)
     return Columns(row=rows.row_of(types, strings, rest[0], file)).typed(schema)
 
 

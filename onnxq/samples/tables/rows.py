@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,16 @@ from onnxq.samples.fit import shape_words
 from onnxq.samples.tables.table import BATCH, batches, is_empty, is_text, number_in
 
 _NUMBERS = re.compile(r"u?int\d|float|double|halffloat|bool|decimal")
-_ANSWER = re.compile("label|target|class|y", re.IGNORECASE)
+_TIMES = re.compile("timestamp|date|time|duration")
+_ANSWER = re.compile("labels?|targets?|class|class_label|outcome|y", re.IGNORECASE)
 #: What may be one where none is called so: `fine_label`, and neither `Pclass` nor `target_temp`.
 _LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)")
 #: Of rows, some as pandas writes them.
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: Rows by which texts are told from numbers with marks among them; and characters of a word that is no number.
 _ROWS, _LONG = 1024, 400
+#: How often a text comes that is one of a few classes.
+_OFTEN = 5
 _LEAVE_OUT = "leave out the columns that are not for the model"
 
 
@@ -43,9 +47,10 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     Raises:
         BadData: they are more or fewer than `i` takes, or which of them or how many steps it takes is not to be told.
     """
-    mixed = _mixed(texts, file)
+    words = _words(texts, file)
+    mixed = [name for name, found in words.items() if _are_mostly_numbers(found) or _are_mostly_numbers(set(found))]
     numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
-    others = [name for name, type in types.items() if name not in numbers and str(type) != "null"]
+    others = [name for name, type in types.items() if not (name in numbers or _is_nothing(type))]
     answers = [name for name in numbers if _ANSWER.fullmatch(name)]
     ids = [name for name in numbers if _ID.fullmatch(name)]
     width = _width(i)
@@ -72,16 +77,18 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
             f"'{file}' has {amount(len(numbers), 'column')} of numbers ({_few(numbers)}{also}), '{i.name}' takes "
-            f"{takes}: leave out the others, or name columns like the model's inputs"
+            f"{takes}: {_way_out(i, len(numbers) - width, answers, ids)}"
         )
     doubtful = _doubtful(row, [*answers, *ids])
     if others and (doubtful or not (_is_of_places(row) or {*answers} - {*row} or any(map(_is_answer, others)))):
-        hint = "" if doubtful else ", or call the answer 'label'"
-        place = "the number" if width == 1 else f"one of the {width} numbers"
-        raise BadData(
-            f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which "
-            f"holds none, cannot be told: {_LEAVE_OUT}{hint}"
-        )
+        if doubtful or len(others) > 1 or not _are_classes(words.get(others[0], ())):
+            hint = "" if doubtful else f", or call '{others[0]}' 'label' if it is the answer"
+            place = "the number" if width == 1 else f"one of the {width} numbers"
+            raise BadData(
+                f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which "
+                f"holds none, cannot be told: {_LEAVE_OUT}{hint}"
+            )
+        warn(f"'{file}': the row of '{i.name}' is {_few(row)}; '{others[0]}', whose texts are classes, is left out")
     if axes:
         warn(f"'{file}': the {width} numbers of a row are '{i.name}' of {axes}, in their order and unscaled")
     return row
@@ -89,6 +96,10 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
 
 def is_number(type: Any) -> bool:
     return _NUMBERS.match(str(type)) is not None
+
+
+def is_list_of_numbers(type: Any) -> bool:
+    return "list" in str(type).partition("<")[0] and is_number(type.value_type)
 
 
 def is_one_of_several(i: Input, types: Mapping[str, Any], file: Path) -> bool:
@@ -159,8 +170,8 @@ def _without(numbers: list[str], answers: list[str], ids: list[str], excess: int
     return tuple(name for name in numbers if name not in choices[0])
 
 
-def _mixed(texts: Sequence[str], file: Path) -> list[str]:
-    """Columns of texts that are numbers at least as often, by all cells or by different ones, in the first rows."""
+def _words(texts: Sequence[str], file: Path) -> dict[str, list[str]]:
+    """What columns of texts hold in the first rows, if anything."""
     cells: dict[str, list[str]] = {name: [] for name in texts}
     read = batches(file, dict.fromkeys(texts, "binary") if is_text(file) else None) if texts else iter(())
     for batch in itertools.islice(read, _ROWS // BATCH):
@@ -168,7 +179,7 @@ def _mixed(texts: Sequence[str], file: Path) -> list[str]:
             with room.limited():
                 found = batch.column(name).to_pylist()
             words += [word for each in found if each is not None and not is_empty(word := _cut(each))]
-    return [name for name, words in cells.items() if _are_mostly_numbers(words) or _are_mostly_numbers(set(words))]
+    return cells
 
 
 def _cut(cell: str | bytes) -> str:
@@ -179,6 +190,27 @@ def _cut(cell: str | bytes) -> str:
 def _are_mostly_numbers(words: Sequence[str] | set[str]) -> bool:
     numbers = sum(number_in(word) is not None for word in words)
     return numbers > 0 and 2 * numbers >= len(words)
+
+
+def _are_classes(words: Sequence[str]) -> bool:
+    """Whether texts are a few that come again and again."""
+    times = Counter(words).values()
+    return len(times) > 1 and min(times) > 1 and _OFTEN * len(times) <= len(words)
+
+
+def _is_nothing(type: Any) -> bool:
+    """Whether a column has no cells, or times, which no model takes."""
+    return str(type) == "null" or _TIMES.match(str(type)) is not None
+
+
+def _way_out(i: Input, excess: int, answers: Sequence[str], ids: Sequence[str]) -> str:
+    """What helps where so many columns of numbers are too many."""
+    if excess < 0:
+        return "give a table with all of them as numbers"
+    if _width(i) == 1:
+        return f"leave out the others, or call the one '{i.name}'"
+    is_all = excess == 1 or (excess == 2 and len(ids) == 1)
+    return "leave out the others" + (", or call the answer 'label'" if is_all and not answers else "")
 
 
 def _few(names: Sequence[str]) -> str:
