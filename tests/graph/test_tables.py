@@ -16,7 +16,7 @@ from onnxq.runtime.session import Input
 from onnxq.samples.pictures.images import Preprocessing
 from onnxq.samples.reading import reading_of
 from onnxq.samples.source import open_data
-from onnxq.samples.tables import spread, table
+from onnxq.samples.tables import table
 
 pa = pytest.importorskip("pyarrow")
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -260,9 +260,13 @@ def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         (
             "p,q,r\nx,\xe9,3\n".encode("latin-1"),
             "t.csv",
-            "which of them|is not a readable table|makes the inputs|columns",
+            "which of them|is not a readable table|makes the inputs|columns?",
         ),
-        (b"p,q\n1,2\n", "t.csv", r"has 2 columns of numbers \(p, q\), 'x' takes 3: leave out the others"),
+        (
+            b"p,q\n1,2\n",
+            "t.csv",
+            r"has 2 columns of numbers \(p, q\), 'x' takes 3: give a table with all of them as numbers$",
+        ),
         (b"0,0,9\n1,2,3\n", "t.csv", "has 2 columns '0': names must not come twice, and its first line must be names"),
         (b"name\nzoe\n", "t.csv", "has the columns name, of which none makes the inputs x"),
         (b"p;q;r\n1;2;3\n", "t.csv", r"has one column, 'p;q;r': the delimiter of \.csv must be a comma"),
@@ -315,41 +319,19 @@ def test_an_image_that_is_not_there(tmp_path: Path) -> None:
         next(data.after(1))
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
-@pytest.mark.parametrize("kept", [1 << 26, 100])
-def test_a_few_rows_are_of_all_the_table(tmp_path: Path, name: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of one that is sorted by its label, in files one after the other, and whose classes take turns."""
-    monkeypatch.setattr(spread, "_KEPT", kept)
-    rows = [(i // 300, i % 3, i) for i in range(900)]
-    for part, first in enumerate((0, 450)):
-        found = rows[first : first + 450]
-        if name == "t.csv":
-            lines = "".join(f"{a},{b},{n}\n" for a, b, n in found)
-            (tmp_path / f"{part}.csv").write_text("a,b,n\n" + lines)
-        else:
-            write(pa.table(dict(zip("abn", zip(*found, strict=True), strict=True))), tmp_path / f"{part}{name}")
-    data = open_data(tmp_path, (Input("x", F32, (None, 3)),))
-    some = data.limited(30)
-    for _ in range(2):
-        found = np.concatenate([s["x"] for s in some])
-        assert len(np.unique(found[:, 2])) == 30 and (np.diff(found[:, 2]) > 0).all()
-        for column in (0, 1):
-            assert np.bincount(found[:, column].astype(int)).min() >= 8
-    assert some.note == f"30 of the 900 rows of '{tmp_path}' are used, evenly spread over them: --limit takes more"
-    assert (some.count, some.limited(40).count, data.limited(900).note) == (30, 30, "")
-    assert len({data.hash(), some.hash(), data.limited(31).hash(), data.limited(30, seed=0).hash()}) == 4
+@pytest.mark.parametrize("first", ["5.1,3.5,1.4", "1,2,3", "5.1,3.5,1.4,2020-01-01"])
+def test_a_first_line_of_numbers_is_told(tmp_path: Path, first: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{first}\n4,5,6{first[first.find(',20') :] if ',20' in first else ''}\n")
+    with pytest.warns(
+        RuntimeWarning, match=r"the first line of '.*t\.csv' is numbers \(.*\), and taken for names: if it"
+    ):
+        data = open_data(tmp_path / "t.csv", ROW)
+    assert [s["x"].tolist() for s in data] == [[[4, 5, 6]]]
+    with pytest.raises(BadData, match=r"'x' takes 5: .*, and its first line must be names$"):
+        open_data(tmp_path / "t.csv", (Input("x", F32, (None, 5)),))
 
 
-def test_a_row_of_few_is_told_by_its_place_in_the_file(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("p,q,r\n" + "1,2,3\n" * 99 + "1,2,?\n" * 101)
-    with pytest.raises(BadData, match=r"t\.csv', row 1\d\d: 'r' is '\?'"):
-        list(open_data(tmp_path / "t.csv", ROW).limited(8))
-
-
-@pytest.mark.parametrize(("limit", "count"), [(1, 2), (1, 1000), (7, 8), (256, 257), (256, 60_000), (256, 768)])
-def test_rows_are_spread_over_stretches_of_one_length(limit: int, count: int) -> None:
-    found = spread.chosen(limit, count)
-    assert found == sorted(set(found)) and len(found) == limit and found[0] >= 0 and found[-1] < count
-    assert all(i * count // limit <= n < (i + 1) * count // limit for i, n in enumerate(found))
-    if count % limit == 0 and count // limit == 3:
-        assert np.bincount([n % 3 for n in found]).min() > limit // 4
+def test_columns_may_be_counted(tmp_path: Path) -> None:
+    """As pandas writes arrays."""
+    (tmp_path / "t.csv").write_text("0,1,2\n4,5,6\n")
+    assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[4, 5, 6]]]

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.boundary import warn
-from onnxq.errors import BadData
+from onnxq.errors import BadData, listed
 from onnxq.files import limits
 from onnxq.runtime.session import Input
+from onnxq.samples.pictures.images import IMAGE_SUFFIXES
+from onnxq.samples.sounds.sound import SOUND_SUFFIXES
 from onnxq.samples.tables import rows
+from onnxq.samples.tables.named_files import named_files
 from onnxq.samples.tables.table import MARKS, is_text, number_in, plain
 from onnxq.samples.texts.text import role_of
 
@@ -57,6 +60,10 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     Raises:
         BadData: names come twice, or see `rows.row_of`.
     """
+    (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
+    if times > 1:
+        where = ", and its first line must be names" if is_text(file) and number_in(most) is not None else ""
+        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{where}")
     given = tuple(i.name for i in inputs if i.name in schema.names)
     every = {field.name: plain(field.type) for field in schema}
     if len(given) == len(inputs) == 1 and rows.is_one_of_several(inputs[0], every, file):
@@ -67,20 +74,21 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
     sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]
     strings = [name for name, type in types.items() if str(type).removeprefix("large_") in ("string", "string_view")]
+    takes_pictures = any(i.shape and len(i.shape) == 4 for i in rest)
+    takes_sounds = any(i.dtype.kind == "f" for i in rest)
+    if len(rest) != 1 or not rows.may_be_row(rest[0], types):
+        pictures = pictures or named_files(strings if takes_pictures else (), IMAGE_SUFFIXES, file)
+        sounds = sounds or named_files(strings if takes_sounds else (), SOUND_SUFFIXES, file)
     named = types if is_text(file) else strings  # where numbers are texts too
-    texts = [name for name in _TEXT if name in named] or strings
-    (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
-    if times > 1:
-        where = ", and its first line must be names" if is_text(file) and number_in(most) is not None else ""
-        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{where}")
+    texts = [n for n in _TEXT if n in named] or [n for n in strings if n not in pictures and n not in sounds]
     if is_text(file) and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
         mark = MARKS[file.suffix.lower()][0]
         raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
     made = Columns(
         given,
         (),
-        pictures[0] if pictures and any(i.shape and len(i.shape) == 4 for i in rest) else None,
-        sounds[0] if sounds and any(i.dtype.kind == "f" for i in rest) else None,
+        pictures[0] if pictures and takes_pictures else None,
+        sounds[0] if sounds and takes_sounds else None,
         texts[0] if texts and any(role_of(i) for i in rest) else None,
     )
     if made.text is not None and len(texts) > 1 and made.text not in _TEXT:
@@ -90,7 +98,13 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         return made.typed(schema)
     if rows.is_list_of_numbers(types.get("features")):
         return Columns(row=("features",)).typed(schema)
-    return Columns(row=rows.row_of(types, strings, rest[0], file)).typed(schema)
+    row = rows.row_of(types, strings, rest[0], file)
+    if row and rows.are_no_names(row, file):
+        warn(
+            f"the first line of '{file}' is numbers ({listed(row, 3)}), and taken for names: if it is a row, write a "
+            "line of names above it"
+        )
+    return Columns(row=row).typed(schema)
 
 
 def _features(schema: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ as codes, as many columns of numbers as the model takes may be so by chance, the
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter
@@ -18,10 +17,10 @@ from typing import Any
 
 from onnxq.boundary import warn
 from onnxq.errors import BadData, amount
-from onnxq.files import room
 from onnxq.runtime.session import Input
 from onnxq.samples.fit import shape_words
-from onnxq.samples.tables.table import BATCH, batches, is_empty, is_text, number_in
+from onnxq.samples.tables.table import is_text, number_in
+from onnxq.samples.tables.words import words_of
 
 _NUMBERS = re.compile(r"u?int\d|float|double|halffloat|bool|decimal")
 _TIMES = re.compile("timestamp|date|time|duration")
@@ -30,8 +29,6 @@ _ANSWER = re.compile("labels?|targets?|class|class_label|outcome|y", re.IGNORECA
 _LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)")
 #: Of rows, some as pandas writes them.
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
-#: Rows by which texts are told from numbers with marks among them; and characters of a word that is no number.
-_ROWS, _LONG = 1024, 400
 #: How often a text comes that is one of a few classes.
 _OFTEN = 5
 _LEAVE_OUT = "leave out the columns that are not for the model"
@@ -47,7 +44,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     Raises:
         BadData: they are more or fewer than `i` takes, or which of them or how many steps it takes is not to be told.
     """
-    words = _words(texts, file)
+    words = words_of(texts, file)
     mixed = [name for name, found in words.items() if _are_mostly_numbers(found) or _are_mostly_numbers(set(found))]
     numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
     others = [name for name, type in types.items() if not (name in numbers or _is_nothing(type))]
@@ -63,21 +60,16 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
             f"{pictures}arrays of the sizes in use (.npz)"
         )
     if width is None:
-        if others:
-            raise BadData(
-                f"'{file}': how many numbers '{i.name}' takes is open, and '{others[0]}' holds none: {_LEAVE_OUT}"
-            )
-        places = "yY" if _is_of_places(numbers) else ""
-        left_out = {n for n in answers if n not in places} | {n for n in ids if n in mixed}
-        return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
+        return _of_any_width(numbers, others, answers, [name for name in ids if name in mixed], i, file)
     answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name)]
     row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
     if row is None:
         takes = f"{width} ({axes})" if axes else f"{width}"
+        names = ", and its first line must be names" if are_no_names(numbers, file) else ""
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
             f"'{file}' has {amount(len(numbers), 'column')} of numbers ({_few(numbers)}{also}), '{i.name}' takes "
-            f"{takes}: {_way_out(i, len(numbers) - width, answers, ids)}"
+            f"{takes}: {_way_out(i, len(numbers) - width, answers, ids)}{names}"
         )
     doubtful = _doubtful(row, [*answers, *ids])
     if others and (doubtful or not (_is_of_places(row) or {*answers} - {*row} or any(map(_is_answer, others)))):
@@ -94,8 +86,37 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     return row
 
 
+def _of_any_width(
+    numbers: Sequence[str], others: Sequence[str], answers: Sequence[str], ids: Sequence[str], i: Input, file: Path
+) -> tuple[str, ...]:
+    """The columns of `numbers` without the answer and without `ids`.
+
+    Raises:
+        BadData: there are `others`.
+    """
+    if others:
+        raise BadData(
+            f"'{file}': how many numbers '{i.name}' takes is open, and '{others[0]}' holds none: {_LEAVE_OUT}"
+        )
+    places = "yY" if _is_of_places(numbers) else ""
+    left_out = {*(name for name in answers if name not in places), *ids}
+    return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
+
+
+def are_no_names(numbers: Sequence[str], file: Path) -> bool:
+    """Whether what should name columns of numbers is numbers itself, and not 0, 1, 2, … as pandas calls them."""
+    found = [number_in(name) for name in numbers]
+    return is_text(file) and None not in found and found != list(range(len(found)))
+
+
 def is_number(type: Any) -> bool:
     return _NUMBERS.match(str(type)) is not None
+
+
+def may_be_row(i: Input, types: Mapping[str, Any]) -> bool:
+    """Whether there are as many columns of numbers as a row of `i` has."""
+    width = _width(i)
+    return width is not None and sum(map(is_number, types.values())) >= width
 
 
 def is_list_of_numbers(type: Any) -> bool:
@@ -168,23 +189,6 @@ def _without(numbers: list[str], answers: list[str], ids: list[str], excess: int
     if len(choices) != 1:
         return None
     return tuple(name for name in numbers if name not in choices[0])
-
-
-def _words(texts: Sequence[str], file: Path) -> dict[str, list[str]]:
-    """What columns of texts hold in the first rows, if anything."""
-    cells: dict[str, list[str]] = {name: [] for name in texts}
-    read = batches(file, dict.fromkeys(texts, "binary") if is_text(file) else None) if texts else iter(())
-    for batch in itertools.islice(read, _ROWS // BATCH):
-        for name, words in cells.items():
-            with room.limited():
-                found = batch.column(name).to_pylist()
-            words += [word for each in found if each is not None and not is_empty(word := _cut(each))]
-    return cells
-
-
-def _cut(cell: str | bytes) -> str:
-    word = cell[:_LONG]
-    return word if isinstance(word, str) else word.decode(errors="replace")
 
 
 def _are_mostly_numbers(words: Sequence[str] | set[str]) -> bool:
