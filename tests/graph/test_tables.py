@@ -265,7 +265,7 @@ def test_a_table_is_never_whole_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         (
             b"p,q\n1,2\n",
             "t.csv",
-            r"has 2 columns of numbers \(p, q\), 'x' takes 3: give a table with all of them as numbers$",
+            r"has 2 columns of numbers \(p, q\), 'x' takes 3: give a table with all of them as numbers, or arrays",
         ),
         (b"0,0,9\n1,2,3\n", "t.csv", "has 2 columns '0': names must not come twice, and its first line must be names"),
         (b"name\nzoe\n", "t.csv", "has the columns name, of which none makes the inputs x"),
@@ -335,3 +335,8 @@ def test_columns_may_be_counted(tmp_path: Path) -> None:
     """As pandas writes arrays."""
     (tmp_path / "t.csv").write_text("0,1,2\n4,5,6\n")
     assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[4, 5, 6]]]
+    (tmp_path / "t.csv").write_text("5.1,3.5,1.4,setosa\n4.9,3.0,1.4,setosa\n")
+    with pytest.raises(
+        BadData, match=r"or 'setosa', which holds none, cannot be told: .*, and its first line must be names$"
+    ):
+        open_data(tmp_path / "t.csv", ROW)

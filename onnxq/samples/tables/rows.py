@@ -31,6 +31,7 @@ _LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)"
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: How often a text comes that is one of a few classes.
 _OFTEN = 5
+_NO_NAMES = ", and its first line must be names"
 _LEAVE_OUT = "leave out the columns that are not for the model"
 
 
@@ -65,7 +66,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
     if row is None:
         takes = f"{width} ({axes})" if axes else f"{width}"
-        names = ", and its first line must be names" if are_no_names(numbers, file) else ""
+        names = _NO_NAMES if are_no_names(numbers, file) else ""
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
             f"'{file}' has {amount(len(numbers), 'column')} of numbers ({_few(numbers)}{also}), '{i.name}' takes "
@@ -74,7 +75,13 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     doubtful = _doubtful(row, [*answers, *ids])
     if others and (doubtful or not (_is_of_places(row) or {*answers} - {*row} or any(map(_is_answer, others)))):
         if doubtful or len(others) > 1 or not _are_classes(words.get(others[0], ())):
-            hint = "" if doubtful else f", or call '{others[0]}' 'label' if it is the answer"
+            hint = (
+                _NO_NAMES
+                if are_no_names(row, file)
+                else ""
+                if doubtful
+                else f", or call '{others[0]}' 'label' if it is the answer"
+            )
             place = "the number" if width == 1 else f"one of the {width} numbers"
             raise BadData(
                 f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which "
@@ -210,7 +217,7 @@ def _is_nothing(type: Any) -> bool:
 def _way_out(i: Input, excess: int, answers: Sequence[str], ids: Sequence[str]) -> str:
     """What helps where so many columns of numbers are too many."""
     if excess < 0:
-        return "give a table with all of them as numbers"
+        return "give a table with all of them as numbers, or arrays (.npz)"
     if _width(i) == 1:
         return f"leave out the others, or call the one '{i.name}'"
     is_all = excess == 1 or (excess == 2 and len(ids) == 1)
