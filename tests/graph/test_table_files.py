@@ -98,3 +98,10 @@ def test_a_column_of_a_csv_may_name_sounds(tmp_path: Path) -> None:
 def test_a_row_of_numbers_is_not_the_sound_that_it_tells_of(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("filename,p,q,r,label\ns.wav,1,2,3,blues\n")
     assert [s["x"].tolist() for s in open_data(tmp_path / "t.csv", ROW)] == [[[1, 2, 3]]]
+
+
+def test_of_few_rows_too_it_is_told_that_a_file_has_other_columns(tmp_path: Path) -> None:
+    for name, header in (("a.csv", "p,q,r"), ("b.csv", "q,r,s")):
+        (tmp_path / name).write_text(f"{header}\n" + "1,2,3\n" * 9)
+    with pytest.raises(BadData, match=r"b\.csv' has other columns than '.*a\.csv'"):
+        list(open_data(tmp_path, ROW).limited(4))

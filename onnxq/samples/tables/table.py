@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from onnxq.files import room
 TABLE_SUFFIXES = {".csv", ".tsv", ".parquet", ".arrow", ".feather"}
 #: Rows that are in memory at a time.
 BATCH = 64
+#: Numbers that are read at a time.
+_NUMBERS = 1 << 19
 _LEAST_BLOCK, _MOST_BLOCK = 1 << 20, 1 << 26
 #: Marks between cells, of files that are text.
 MARKS = {".csv": ("a comma", ","), ".tsv": ("a tab", "\t")}
@@ -37,11 +39,12 @@ def is_text(file: Path) -> bool:
     return file.suffix.lower() in MARKS
 
 
-def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
+def batches(file: Path, types: Mapping[str, str] | None = None, only: Sequence[str] | None = None) -> Iterator[Any]:
     """Record batches of a file, one after the other.
 
     Args:
         types: of the columns of a file that is text; without, they are what the first cells look like.
+        only: the columns of a file that is text which are made; None: all are.
 
     Raises:
         MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
@@ -51,11 +54,14 @@ def batches(file: Path, types: Mapping[str, str] | None = None) -> Iterator[Any]
         with contextlib.ExitStack() as opened:
             if is_text(file):
                 cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1], newlines_in_values=True)
-                how = arrow.csv.ConvertOptions(column_types=types)
+                how = arrow.csv.ConvertOptions(
+                    column_types=types, include_columns=only, include_missing_columns=only is not None
+                )
                 read = arrow.csv.ReadOptions(block_size=_block(file))
                 found = opened.enter_context(arrow.csv.open_csv(file, read, cut, how))
             elif file.suffix.lower() == ".parquet":
-                found = opened.enter_context(arrow.parquet.ParquetFile(file)).iter_batches(BATCH)
+                table = opened.enter_context(arrow.parquet.ParquetFile(file))
+                found = table.iter_batches(_rows_at_once(table.schema_arrow))
             else:
                 mapped = opened.enter_context(arrow.memory_map(str(file)))
                 found = _messages(arrow, mapped)
@@ -73,6 +79,12 @@ def _block(file: Path) -> int:
     """Bytes of a text that are read at a time: a few rows at least, which are about as long as the line of names."""
     with file.open("rb") as opened:
         return max(_LEAST_BLOCK, min(4 * len(opened.readline(_MOST_BLOCK)), _MOST_BLOCK))
+
+
+def _rows_at_once(schema: Any) -> int:
+    """Of numbers alone, whose size is known, rows are many: each read takes a while for each column."""
+    is_number = _arrow().types.is_primitive
+    return max(BATCH, _NUMBERS // max(1, len(schema))) if all(is_number(field.type) for field in schema) else BATCH
 
 
 def _next(found: Iterator[Any]) -> Any:
@@ -96,8 +108,8 @@ def _messages(arrow: Any, mapped: Any) -> Iterator[Any]:
     yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
-def count_of(file: Path, names: Iterable[str]) -> int:
-    """How many rows a table with columns of these names has.
+def count_of(file: Path, name: str) -> int:
+    """How many rows a table with a column of this name has.
 
     Raises:
         MissingRuntime, BadData: see `batches`.
@@ -105,7 +117,7 @@ def count_of(file: Path, names: Iterable[str]) -> int:
     if file.suffix.lower() == ".parquet":
         with contextlib.suppress(Exception), _arrow().parquet.ParquetFile(file) as found:
             return int(found.metadata.num_rows)
-    return sum(batch.num_rows for batch in batches(file, dict.fromkeys(names, "binary")))
+    return sum(batch.num_rows for batch in batches(file, {name: "binary"}, [name]))
 
 
 def alone(batch: Any, row: int) -> Any:
