@@ -62,7 +62,7 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     """
     (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
     if times > 1:
-        where = ", and its first line must be names" if is_text(file) and number_in(most) is not None else ""
+        where = rows.NO_NAMES if is_text(file) and number_in(most) is not None else ""
         raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{where}")
     given = tuple(i.name for i in inputs if i.name in schema.names)
     every = {field.name: plain(field.type) for field in schema}

@@ -31,7 +31,8 @@ _LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)"
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: How often a text comes that is one of a few classes.
 _OFTEN = 5
-_NO_NAMES = ", and its first line must be names"
+#: What helps where a first line is a row.
+NO_NAMES = ", and its first line must be names"
 _LEAVE_OUT = "leave out the columns that are not for the model"
 
 
@@ -66,7 +67,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
     if row is None:
         takes = f"{width} ({axes})" if axes else f"{width}"
-        names = _NO_NAMES if are_no_names(numbers, file) else ""
+        names = NO_NAMES if are_no_names(numbers, file) else ""
         also = f"; {_few(mixed)} with texts among them" if mixed else ""
         raise BadData(
             f"'{file}' has {amount(len(numbers), 'column')} of numbers ({_few(numbers)}{also}), '{i.name}' takes "
@@ -74,20 +75,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
         )
     doubtful = _doubtful(row, [*answers, *ids])
     if others and (doubtful or not (_is_of_places(row) or {*answers} - {*row} or any(map(_is_answer, others)))):
-        if doubtful or len(others) > 1 or not _are_classes(words.get(others[0], ())):
-            hint = (
-                _NO_NAMES
-                if are_no_names(row, file)
-                else ""
-                if doubtful
-                else f", or call '{others[0]}' 'label' if it is the answer"
-            )
-            place = "the number" if width == 1 else f"one of the {width} numbers"
-            raise BadData(
-                f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which "
-                f"holds none, cannot be told: {_LEAVE_OUT}{hint}"
-            )
-        warn(f"'{file}': the row of '{i.name}' is {_few(row)}; '{others[0]}', whose texts are classes, is left out")
+        _tell_classes(row, doubtful, others, words, i, file)
     if axes:
         warn(f"'{file}': the {width} numbers of a row are '{i.name}' of {axes}, in their order and unscaled")
     return row
@@ -108,6 +96,32 @@ def _of_any_width(
     places = "yY" if _is_of_places(numbers) else ""
     left_out = {*(name for name in answers if name not in places), *ids}
     return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
+
+
+def _tell_classes(
+    row: Sequence[str],
+    doubtful: str | None,
+    others: Sequence[str],
+    words: Mapping[str, Sequence[str]],
+    i: Input,
+    file: Path,
+) -> None:
+    """That the only column without numbers is left out, as it holds classes.
+
+    Raises:
+        BadData: it does not, or there are more, or one of `row` is `doubtful`: the model may take another in its place.
+    """
+    if not doubtful and len(others) == 1 and _are_classes(words.get(others[0], ())):
+        warn(f"'{file}': the row of '{i.name}' is {_few(row)}; '{others[0]}', whose texts are classes, is left out")
+        return
+    hint = "" if doubtful else f", or call '{others[0]}' 'label' if it is the answer"
+    if are_no_names(row, file):
+        hint = NO_NAMES
+    place = "the number" if _width(i) == 1 else f"one of the {_width(i)} numbers"
+    raise BadData(
+        f"'{file}': whether '{doubtful or row[-1]}' is {place} that '{i.name}' takes, or '{others[0]}', which holds "
+        f"none, cannot be told: {_LEAVE_OUT}{hint}"
+    )
 
 
 def are_no_names(numbers: Sequence[str], file: Path) -> bool:

@@ -62,9 +62,6 @@ class Rows:
 
 
 def chosen(limit: int, count: int) -> list[int]:
-    """`limit` numbers below `count`, one of each of as many stretches.
-
-    Where in it changes from one to the next, as tables have periods: classes that take turns.
-    """
+    """`limit` numbers below `count`, one of each of as many stretches, here and there: classes may take turns."""
     ends = [i * count // limit for i in range(limit + 1)]
     return [a + int(i * _GOLDEN % 1 * (b - a)) for i, (a, b) in enumerate(itertools.pairwise(ends))]
