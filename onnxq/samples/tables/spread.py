@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,24 +42,29 @@ class Rows:
     def _some(self, numbers: Sequence[int]) -> Iterator[Row]:
         kept: list[Row] = []
         size = 0
-        wanted = iter(numbers)
-        want, first = next(wanted, None), 0
-        for file in self._files:
-            start = first
-            for batch in table.batches(file, self._types):
-                while want is not None and want < first + batch.num_rows:
-                    row = table.alone(batch, want - first)
-                    found = (file, row, 0, want - start)
-                    size += row.get_total_buffer_size()
-                    if size <= _KEPT:
-                        kept.append(found)
-                    yield found
-                    want = next(wanted, None)
-                first += batch.num_rows
-            if want is None:
-                break
+        for found in self._found(numbers):
+            size += found[1].get_total_buffer_size()
+            if size <= _KEPT:
+                kept.append(found)
+            yield found
         if size <= _KEPT:
             self._kept = kept
+
+    def _found(self, numbers: Sequence[int]) -> Iterator[Row]:
+        rest, first = deque(numbers), 0
+        for file in self._files:
+            start = first
+            for group, size in enumerate(table.groups_of(file) or [None]):
+                if size is not None and (not rest or rest[0] >= first + size):
+                    first += size
+                    continue
+                for batch in table.batches(file, self._types, group=None if size is None else group):
+                    while rest and rest[0] < first + batch.num_rows:
+                        number = rest.popleft()
+                        yield file, table.alone(batch, number - first), 0, number - start
+                    first += batch.num_rows
+            if not rest:
+                return
 
 
 def chosen(limit: int, count: int) -> list[int]:

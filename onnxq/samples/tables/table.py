@@ -39,12 +39,15 @@ def is_text(file: Path) -> bool:
     return file.suffix.lower() in MARKS
 
 
-def batches(file: Path, types: Mapping[str, str] | None = None, only: Sequence[str] | None = None) -> Iterator[Any]:
+def batches(
+    file: Path, types: Mapping[str, str] | None = None, only: Sequence[str] | None = None, group: int | None = None
+) -> Iterator[Any]:
     """Record batches of a file, one after the other.
 
     Args:
         types: of the columns of a file that is text; without, they are what the first cells look like.
         only: the columns of a file that is text which are made; None: all are.
+        group: of the rows of a Parquet file (`groups_of`); None: all are read.
 
     Raises:
         MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
@@ -61,7 +64,7 @@ def batches(file: Path, types: Mapping[str, str] | None = None, only: Sequence[s
                 found = opened.enter_context(arrow.csv.open_csv(file, read, cut, how))
             elif file.suffix.lower() == ".parquet":
                 table = opened.enter_context(arrow.parquet.ParquetFile(file))
-                found = table.iter_batches(_rows_at_once(table.schema_arrow))
+                found = table.iter_batches(_rows_at_once(table.schema_arrow), None if group is None else [group])
             else:
                 mapped = opened.enter_context(arrow.memory_map(str(file)))
                 found = _messages(arrow, mapped)
@@ -114,10 +117,24 @@ def count_of(file: Path, name: str) -> int:
     Raises:
         MissingRuntime, BadData: see `batches`.
     """
-    if file.suffix.lower() == ".parquet":
-        with contextlib.suppress(Exception), _arrow().parquet.ParquetFile(file) as found:
-            return int(found.metadata.num_rows)
-    return sum(batch.num_rows for batch in batches(file, {name: "binary"}, [name]))
+    groups = groups_of(file)
+    return sum(batch.num_rows for batch in batches(file, {name: "binary"}, [name])) if groups is None else sum(groups)
+
+
+def groups_of(file: Path) -> list[int] | None:
+    """How many rows each group of a Parquet file has, which can be read alone; None: it is no such file.
+
+    Raises:
+        MissingRuntime, BadData: see `batches`.
+    """
+    if file.suffix.lower() != ".parquet":
+        return None
+    arrow = _arrow()
+    try:
+        with arrow.parquet.ParquetFile(file) as found:
+            return [found.metadata.row_group(i).num_rows for i in range(found.metadata.num_row_groups)]
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise BadData(f"'{file}' is not a readable table: {first_line(error)}") from None
 
 
 def alone(batch: Any, row: int) -> Any:
