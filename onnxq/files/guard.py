@@ -89,6 +89,8 @@ class Guard:
             if os.path.lexists(path) and not may_replace:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
+        if self.force:
+            mirror.let_replace(path)
 
     def replaces(self, folder: Path) -> None:
         """Check that nothing that is read or written lies in a folder that another one will take the place of.
@@ -129,7 +131,7 @@ class Guard:
         if _is_data(path):  # of a model that was read since `writes` was asked
             raise _is_read(path, self._written.get(path, "-o"))
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
-        mirror.publish(path, replace=self.force)
+        mirror.publish(path)
 
     def publish(self, staged: Path, output: Path) -> None:
         """Move a staged model and its data into place.
@@ -138,7 +140,7 @@ class Guard:
             BadOutput: it cannot be written, or came into being since `writes` was asked.
         """
         publish(staged, output, replace=self.force, read=self._read)
-        mirror.publish(output, tuple(own_data(output)), replace=self.force)
+        mirror.publish(output, tuple(own_data(output)))
 
     def _require_unread(self, path: Path, option: str) -> None:
         if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):

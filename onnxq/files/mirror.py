@@ -18,12 +18,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeVar
 
 from onnxq.errors import BadData, BadModel, BadOutput, OnnxqError
 from onnxq.files import limits, staging, storage
 from onnxq.files.data_files import locations, own_data
+from onnxq.files.publish import StoredFolder
 from onnxq.files.storage import Known
 
 #: Files that a folder may hold.
@@ -52,8 +53,10 @@ _files: dict[Path, _Mirrored] = {}
 #: By path here, where it is published; and those that were.
 _outputs: dict[Path, str] = {}
 _published: set[Path] = set()
-#: By path of a folder here, the files of the old one that it takes the place of.
-_replaced: dict[Path, frozenset[str]] = {}
+#: Of paths here, those that may take the place of what is there. No other one does, whatever has written it.
+_replacing: set[Path] = set()
+#: By path of a folder here that takes the place of a whole one, what was there.
+_folders: dict[Path, StoredFolder] = {}
 #: What stands for a version that a store does not tell.
 _unknown = uuid.uuid4().hex
 #: By path here, what the user gave.
@@ -112,8 +115,9 @@ def destination(url: str) -> Path:
         for each in (*own_data(path), path):
             each.unlink()
     _outputs[path] = url
-    _published.difference_update([each for each in _published if each.is_relative_to(path)])
-    _replaced.pop(path, None)
+    for known in (_published, _replacing):
+        known.difference_update([each for each in known if each.is_relative_to(path)])
+    _folders.pop(path, None)
     return path
 
 
@@ -123,21 +127,24 @@ def is_there(path: Path) -> bool:
     return url is not None and storage.exists(url)
 
 
+def let_replace(path: Path) -> None:
+    """What is published from `path`, or from below it, may take the place of what is there: nothing does unasked."""
+    if _address(path, _outputs) is not None:
+        _replacing.add(path)
+
+
 def _address(path: Path, known: dict[Path, str]) -> str | None:
     """That of a path here, or of the folder of these that it lies in, with what comes behind."""
     found = next((each for each in (path, *path.parents) if each in known), None) if known else None
-    return None if found is None else _below_url(known[found], path.relative_to(found))
-
-
-def _below_url(url: str, inside: PurePath) -> str:
-    return url if not inside.parts else f"{url.rstrip('/')}/{inside.as_posix()}"
+    return None if found is None else storage.inside(known[found], path.relative_to(found).as_posix())
 
 
 def replaced(folder: Path, report: str) -> frozenset[str] | None:
     """The files of a store that a folder would take the place of, by their paths in it; None: of what is no folder.
 
     Args:
-        report: the one that is looked for where a server does not tell which there are.
+        report: the one by which a folder is known to have been written here; the only one that is looked for where a
+            server does not tell which there are.
 
     Raises:
         BadOutput: nobody can tell.
@@ -145,23 +152,16 @@ def replaced(folder: Path, report: str) -> frozenset[str] | None:
     url = _outputs.get(folder)
     if url is None:
         return frozenset()
-    if storage.is_http(url):
-        there = [report] if storage.exists(_below_url(url, PurePath(report))) else []
-    elif storage.is_folder(url, BadOutput):
-        there = [name for name in storage.files_in(url, BadOutput) if name and name[-1] != "/"]  # marks of folders
-    elif storage.exists(url):
+    there = StoredFolder.at(url, report)
+    if not there.files and not storage.is_http(url) and storage.exists(url) and not storage.is_folder(url, BadOutput):
         return None
-    else:
-        there = []
-    _replaced[folder] = frozenset(there)
-    return _replaced[folder]
+    _folders[folder] = there
+    return frozenset(there.files)
 
 
-def publish(path: Path, data: tuple[Path, ...] = (), *, replace: bool = True) -> None:
-    """Move a file that was written here to where it belongs, the data that it refers to first.
-
-    Args:
-        replace: what is there may go, and not only what this process put there.
+def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
+    """Move a file that was written here to where it belongs, the data that it refers to first. What is there stays,
+    unless this process put it there, or `let_replace` was told that it may go.
 
     Raises:
         BadOutput: it cannot be written, or is there and may not go.
@@ -171,31 +171,30 @@ def publish(path: Path, data: tuple[Path, ...] = (), *, replace: bool = True) ->
         return
     for each in data:  # called by their content
         storage.write(each, storage.beside(url, each.name))
-    storage.write(path, url, replace=replace or path in _published)
+    may_go = path in _published or any(each in _replacing for each in (path, *path.parents))
+    storage.write(path, url, replace=may_go)
     _published.add(path)
 
 
 def publish_rest() -> None:
     """Move there what a command has written in another way than by a guard: files, and folders with all files in them,
-    of which each takes the place of a whole one.
+    some of which take the place of a whole one.
 
     Raises:
-        BadOutput: it cannot be written, or a folder came into being where none was.
+        BadOutput: it cannot be written, or something came into being there, or was changed.
     """
-    for path, url in _outputs.items():
+    for path in _outputs:
         if path in _published or not path.exists():
             continue
-        is_new = _replaced.get(path) == frozenset()
         if path.is_file():
             publish(path, tuple(own_data(path)))
             continue
-        # In an order that all have: of two new folders the later one stops before it has put anything there.
-        files = sorted((each.suffix == ".onnx", each) for each in path.rglob("*") if each.is_file())
-        for _, each in files:
-            if each not in _published:
-                publish(each, replace=not is_new)
-        for name in _replaced.get(path, frozenset()) - {each.relative_to(path).as_posix() for _, each in files}:
-            storage.remove(_below_url(url, PurePath(name)))
+        if path in _folders:
+            _folders[path].become(path)
+        else:
+            for each in sorted(path.rglob("*"), key=lambda each: (each.suffix == ".onnx", each)):
+                if each.is_file() and each not in _published:
+                    publish(each)
         _published.add(path)
 
 

@@ -1,12 +1,16 @@
-"""Moves a model and its data into place, so that a model is never there with data that are not its own."""
+"""Moves what belongs together into place: a model and its data, so that a model is never there with data that are not
+its own, and folders of stores, which no two runs fill by halves unnoticed."""
 
 from __future__ import annotations
 
 import filecmp
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.files import data_files, faults, staging
+from onnxq.errors import BadOutput
+from onnxq.files import data_files, faults, staging, storage
+from onnxq.files.storage import Known
 
 
 def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[Path] = ()) -> None:
@@ -49,3 +53,64 @@ def _move_data(staged: Path, target: Path) -> None:
     """A file of the same name holds the same bytes, unless it was damaged."""
     if not target.is_file() or not filecmp.cmp(staged, target, shallow=False):
         staging.move(staged, target)
+
+
+@dataclass(frozen=True)
+class StoredFolder:
+    """A folder of a store, as it was when it was looked at.
+
+    Attributes:
+        report: the file by which it is known to have been written here.
+        files: what was in it, by paths in it; of a web server, which does not tell, the report at most.
+    """
+
+    url: str
+    report: str
+    files: dict[str, Known]
+
+    @classmethod
+    def at(cls, url: str, report: str) -> StoredFolder:
+        """
+        Raises:
+            BadOutput: nobody can tell what is there.
+        """
+        if storage.is_http(url):
+            is_there = storage.exists(storage.inside(url, report))
+            return cls(url, report, {report: Known(0, "")} if is_there else {})
+        storage.forget(url)
+        return cls(url, report, {name: storage.known(storage.inside(url, name), BadOutput) for name in _names(url)})
+
+    def become(self, folder: Path) -> None:
+        """Let the files of a folder here take the place of these.
+
+        The report comes first, by which the next run knows whose the folder is where this one breaks off, and of two
+        runs that make a new folder at once the later one stops before it has put anything there. Models come last.
+
+        Raises:
+            BadOutput: it cannot be written, or somebody else has changed it: what is there stays then, unless both
+                wrote at once.
+        """
+        files = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*") if each.is_file()}
+        if self.files and StoredFolder.at(self.url, self.report) != self:
+            raise BadOutput(f"'{self.url}' was changed meanwhile, and stays as it is; choose another name with -o")
+        put = dict[str, Known]()
+        for name in sorted(files, key=lambda name: (name != self.report, name.endswith(".onnx"), name)):
+            try:
+                put[name] = storage.write(files[name], storage.inside(self.url, name), replace=bool(self.files))
+            except BadOutput as error:
+                if not put:
+                    raise
+                raise BadOutput(f"{error}; '{self.url}' holds a part of the result: --force replaces it") from None
+        for name in self.files.keys() - files.keys():
+            storage.remove(storage.inside(self.url, name))
+        if not storage.is_http(self.url) and StoredFolder.at(self.url, self.report).files != put:
+            raise BadOutput(
+                f"somebody else wrote to '{self.url}' at the same time, and it may hold files of both; "
+                "give --force to write it again, or another name with -o"
+            )
+
+
+def _names(url: str) -> list[str]:
+    """Paths of the files in a folder of a store, without marks of folders; none if there is no folder."""
+    found = storage.files_in(url, BadOutput) if storage.is_folder(url, BadOutput) else ()
+    return [name for name in found if name and name[-1] != "/"]

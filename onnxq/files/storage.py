@@ -9,7 +9,7 @@ import posixpath
 import re
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -77,12 +77,15 @@ def known(url: str, error: type[OnnxqError] = BadModel) -> Known:
             store does not say how long it is.
     """
     found = _tried(url, error, lambda: _fs(url).info(_path(url)))
-    size = found.get("size")
-    if found.get("type", "file") != "file" or not isinstance(size, int):
+    if found.get("type", "file") != "file" or not isinstance(found.get("size"), int):
         raise error(f"'{url}' is not a file whose length is known")
+    return _known(found)
+
+
+def _known(found: Mapping[str, Any]) -> Known:
     words = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified")
     version = next((str(found[word]) for word in words if found.get(word)), "")
-    return Known(size, version.strip('"'))
+    return Known(int(found["size"]), version.strip('"'))
 
 
 def exists(url: str) -> bool:
@@ -163,25 +166,26 @@ def _range(url: str, start: int, stop: int) -> bytes:
         return bytes(file.read(stop - start))
 
 
-def write(local: Path, url: str, *, replace: bool = True) -> None:
-    """Put a whole file there; until all of it is there, the old one is.
+def write(local: Path, url: str, *, replace: bool = True) -> Known:
+    """Put a whole file there; until all of it is there, the old one is. What the store says of it.
 
     Raises:
         BadOutput: it cannot be written, or another one is there and `replace` is off.
     """
 
-    def attempt() -> None:
+    def attempt() -> Known:
         fs, path = _fs(url), _path(url)
         if replace:
             fs.put_file(str(local), path)
         else:
             _put_new(fs, local, path, url)
         fs.invalidate_cache()
-        there = fs.info(path).get("size")
-        if there != local.stat().st_size:
-            raise OSError(f"{there} bytes are there, not {local.stat().st_size}")
+        there = fs.info(path)
+        if there.get("size") != local.stat().st_size:
+            raise OSError(f"{there.get('size')} bytes are there, not {local.stat().st_size}")
+        return _known(there)
 
-    _tried(url, BadOutput, attempt)
+    return _tried(url, BadOutput, attempt)
 
 
 def _put_new(fs: Any, local: Path, path: str, url: str) -> None:
@@ -235,6 +239,11 @@ def beside(url: str, name: str) -> str:
     if is_http(url):
         name = urllib.parse.quote(name)
     return posixpath.join(posixpath.dirname(address), name) + mark + query
+
+
+def inside(url: str, name: str) -> str:
+    """The address of a file in a folder; of the folder itself, if that is called `.`."""
+    return url if name == "." else f"{url.rstrip('/')}/{name}"
 
 
 def without_secrets(word: str) -> str:

@@ -13,7 +13,10 @@ import tiny
 from click.testing import CliRunner, Result
 
 from onnxq.cli import main
+from onnxq.errors import BadOutput
 from onnxq.files import mirror, storage
+from onnxq.files.publish import StoredFolder
+from onnxq.files.storage import Known
 from onnxq.runtime.process.endings import Ended
 
 fsspec = pytest.importorskip("fsspec")
@@ -73,10 +76,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, at: str, content: bytes) -> None:
     """Let somebody else put a file there once this command has seen that there is none."""
     real = storage.write
 
-    def write(local: Path, url: str, *, replace: bool = True) -> None:
+    def write(local: Path, url: str, *, replace: bool = True) -> Known:
         monkeypatch.setattr(storage, "write", real)
         fsspec.filesystem(at.partition("://")[0]).pipe_file(at, content)
-        real(local, url, replace=replace)
+        return real(local, url, replace=replace)
 
     monkeypatch.setattr(storage, "write", write)
 
@@ -102,6 +105,92 @@ def test_what_came_into_being_meanwhile_stays(store: Any, monkeypatch: pytest.Mo
     store.rm_file("/q.onnx")
     meanwhile(monkeypatch, "memory://q.onnx", made)
     run(*quantize)  # of which nothing is lost
+
+
+FILES = {
+    "e.safetensors": ["encode", "w.npz", "-w", "nf4"],
+    "d.npz": ["decode", "memory://c.gguf"],
+    "w.gguf": ["convert", "memory://q.onnx", "--to", "gguf"],
+    "w.safetensors": ["convert", "memory://q.onnx", "--to", "safetensors"],
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_came_into_being_meanwhile_stays_whatever_writes_the_file(
+    name: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez("w.npz", w=tiny.normal(64, 64))
+    run("encode", "w.npz", "-w", "q8_0", "-o", "memory://c.gguf")
+    run("quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://q.onnx")
+    words = [*FILES[name], "-o", f"memory://{name}"]
+    meanwhile(monkeypatch, f"memory://{name}", b"theirs")
+    said = run(*words, code=1).stderr
+    assert f"'memory://{name}' came into being meanwhile; give --force to replace it" in said
+    assert store.cat_file(f"/{name}") == b"theirs"
+    monkeypatch.setattr(mirror, "_outputs", {})
+    run(*words, "--force")
+    assert store.cat_file(f"/{name}") != b"theirs"
+
+
+def test_nothing_is_replaced_for_which_nobody_asked_a_guard(store: Any) -> None:
+    path = mirror.destination("memory://new.txt")
+    path.write_bytes(b"ours")
+    store.pipe_file("/new.txt", b"theirs")
+    with pytest.raises(BadOutput, match=r"'memory://new\.txt' came into being meanwhile"):
+        mirror.publish_rest()
+    assert store.cat_file("/new.txt") == b"theirs"
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_folder_of_which_a_part_came_there_is_replaced(
+    command: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://q.onnx")
+    real, there = storage.write, list[str]()
+
+    def write(local: Path, url: str, *, replace: bool = True) -> Known:
+        if there:
+            raise BadOutput(f"'{url}' cannot be reached")
+        there.append(url)
+        return real(local, url, replace=replace)
+
+    monkeypatch.setattr(storage, "write", write)
+    said = run(*WRITING[command], "-o", "memory://out", code=1).stderr
+    assert "cannot be reached; 'memory://out' holds a part of the result: --force replaces it" in said
+    monkeypatch.setattr(storage, "write", real)
+    monkeypatch.setattr(mirror, "_outputs", {})
+    assert len(names(store, "/out")) == 1
+    said = run(*WRITING[command], "-o", "memory://out", code=1).stderr
+    assert "'memory://out' exists; give --force to replace it" in said
+    run(*WRITING[command], "-o", "memory://out", "--force")
+    assert len(names(store, "/out")) > 1
+
+
+@pytest.mark.parametrize(("at", "is_late"), [("before", False), ("first", True), ("last", True)])
+def test_of_two_who_replace_a_folder_at_once_one_is_told(
+    at: str, is_late: bool, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*WRITING["quantize"], "-o", "memory://out"]
+    run(*words)
+    real, become = storage.write, StoredFolder.become
+
+    def writing(local: Path, url: str, *, replace: bool = True) -> Known:
+        found = real(local, url, replace=replace)
+        if url.endswith("onnxq.json" if at == "first" else "b.onnx"):
+            store.pipe_file("/out/a.onnx" if at == "last" else "/out/c.onnx", b"theirs")
+        return found
+
+    def becoming(self: StoredFolder, folder: Path) -> None:
+        store.pipe_file("/out/a.onnx", b"theirs")
+        become(self, folder)
+
+    monkeypatch.setattr(*(storage, "write", writing) if is_late else (StoredFolder, "become", becoming))
+    said = run(*words, "--force", code=1).stderr
+    if is_late:
+        assert "somebody else wrote to 'memory://out' at the same time, and it may hold files of both" in said
+    else:
+        assert "'memory://out' was changed meanwhile, and stays as it is" in said
+        assert store.cat_file("/out/a.onnx") == b"theirs"
 
 
 @pytest.mark.parametrize("command", WRITING)
