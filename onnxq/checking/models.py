@@ -60,6 +60,9 @@ class Check:
             runtime's optimizer and without.
         only_decides: whether no output holds floating-point numbers: the figures in dB are those of decisions.
         worst_sample: SQNR of the worst of the user's own samples, where there are several; NaN where there are not.
+        faint_samples: how many of them have less, as their outputs are so small beside those of the others that they
+            count as larger ones.
+        faint: of such `kinds`, beside the others: SQNR as it is, and by how many dB the outputs are smaller than usual.
         whole: whether the whole models were run, and not single nodes of them.
         proves: whether the user's own samples were among what the models were run on.
         notes: what a user should know, a sentence each.
@@ -93,6 +96,8 @@ class Check:
     elsewhere: Elsewhere | None = None
     regions: tuple[RegionTime, ...] = ()
     worst_sample: float = math.nan
+    faint_samples: int = 0
+    faint: dict[str, tuple[float, float]] = field(default_factory=dict)
     decides_alike: bool = True
     only_decides: bool = False
     undone: tuple[str, ...] = ()
@@ -211,6 +216,7 @@ def check_models(
 def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Quality) -> Check:
     """What the outputs say: with the runtime's optimizer, without it, without onnxq's library, by sample."""
     is_known = bool(on.outputs)
+    worst = each.worst_alike() if len(each.labels) > 1 and each.outputs else math.nan
     nothing = [] if is_known or on.blank or on.ignored else [NOTHING_COMPARED]
     return Check(
         trials.words,
@@ -226,7 +232,9 @@ def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Qual
         flips=on.flips,
         decides_alike=on.decides_alike and off.decides_alike,
         only_decides=on.only_decides,
-        worst_sample=each.worst_alike() if len(each.labels) > 1 and each.outputs else math.nan,
+        worst_sample=worst,
+        faint_samples=0 if math.isnan(worst) else each.below(worst),
+        faint=on.faint() if is_known and len(on.labels) > 1 else {},
     )
 
 

@@ -97,7 +97,8 @@ def _require_same(job: Job, sqnr_of: Callable[[Path], float], written: Callable[
 
 def _rounded(found: Check, rounding: Check) -> Check:
     """What was `found`, with the errors of the same model `rounding` between its nodes."""
-    fields = ("sqnr", "contrast", "sqnr_plain", "outputs", "kinds", "kld", "flips", "worst_sample")
+    figures, of_samples = ("sqnr", "contrast", "sqnr_plain", "kld", "flips"), ("worst_sample", "faint_samples")
+    fields = (*figures, *of_samples, "outputs", "kinds", "faint")
     return dataclasses.replace(found, **{name: getattr(rounding, name) for name in fields}).noting(
         "errors are those of float16 kernels, which round what every node makes; on processors onnxruntime computes "
         "most of these nodes in float32"

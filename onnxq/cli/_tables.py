@@ -25,7 +25,7 @@ from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
-from onnxq.report.words import count, decibel, judged_on, milliseconds, nbytes, of_noise
+from onnxq.report.words import count, decibel, error, judged_on, milliseconds, nbytes, of_noise
 from onnxq.runtime.machine import threads_in_words
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
@@ -92,7 +92,7 @@ def conversion_table(before: int, after: int, check: Check | None) -> Group:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("size", f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of what it was")
     if check is not None and check.is_known:
-        table.add_row("agrees", of_noise(check.sqnr), f"with what it was, on {check.inputs}")
+        table.add_row("agrees", error(check), f"with what it was, on {check.inputs}")
         if check.float_ms:
             table.add_row("speed", *_speed(check, "it was"))
     elif check is not None:
@@ -143,8 +143,7 @@ def _outcome(
 
 def _add_check(table: Table, check: Check) -> None:
     if check.is_known:
-        where = judged_on(check.inputs, check.outputs, check.kinds, check.worst_sample, proves=check.proves)
-        table.add_row("error", of_noise(check.sqnr), escape(one_line(where)))
+        table.add_row("error", error(check), escape(one_line(judged_on(check))))
         if not math.isnan(check.flips):
             divergence = "" if math.isnan(check.kld) else f"; KL divergence {check.kld:.3g} nats"
             table.add_row("flips", f"{check.flips:.2%}", f"of decisions{divergence}")

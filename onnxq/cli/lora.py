@@ -19,6 +19,7 @@ from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, LOGITS_OPTIO
 from onnxq.errors import amount, one_line
 from onnxq.files import mirror
 from onnxq.job import Environment
+from onnxq.report.words import error
 
 if TYPE_CHECKING:
     from onnxq.training.adapters.use import Written
@@ -217,7 +218,7 @@ def merge(model: Path, adapter: Path, **options: Any) -> None:
     for name in done.unchanged:
         say(one_line(f"{name}  unchanged, the adapter adds nothing"))
     if done.check is not None and done.check.is_known:
-        say(f"error    {done.check.sqnr:.1f} dB SQNR to the adapter beside the weights, on {done.check.inputs}")
+        say(f"error    {error(done.check)} to the adapter beside the weights, on {done.check.inputs}")
     for note in () if done.check is None else done.check.further_notes:
         say(one_line(f"note: {note}"))
     if done.score is not None:

@@ -118,9 +118,8 @@ def export_weights(
     made = [(name, functools.partial(_made, name, read, output.suffix, rows)) for name, read in tensors]
     guard = environment.guard
     about |= {"onnxq.version": __version__}
-    files = write_weights(
-        output, made, about, replace=guard.force, most=shard_size, products=matrices, claim=guard.writes
-    )
+    claim = functools.partial(guard.writes_beside, output)
+    files = write_weights(output, made, about, replace=guard.force, most=shard_size, products=matrices, claim=claim)
     return Exported(rows, said, tuple(files))
 
 

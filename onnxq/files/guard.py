@@ -92,6 +92,15 @@ class Guard:
         if self.force:
             mirror.let_replace(path)
 
+    def writes_beside(self, output: Path, path: Path) -> None:
+        """The same of one of several files that an output becomes: it goes where that would go.
+
+        Raises:
+            BadOutput: see `writes`.
+        """
+        mirror.go_along(path, output)
+        self.writes(path)
+
     def replaces(self, folder: Path) -> None:
         """Check that nothing that is read or written lies in a folder that another one will take the place of.
 

@@ -133,6 +133,12 @@ def let_replace(path: Path) -> None:
         _replacing.add(path)
 
 
+def go_along(path: Path, output: Path) -> None:
+    """Let a file beside an output be published beside it."""
+    if output in _outputs:
+        destination(storage.beside(_outputs[output], path.name))  # of which the path here is this one
+
+
 def _address(path: Path, known: dict[Path, str]) -> str | None:
     """That of a path here, or of the folder of these that it lies in, with what comes behind."""
     found = next((each for each in (path, *path.parents) if each in known), None) if known else None

@@ -18,6 +18,8 @@ from onnxq.quality.power import Power, add_output
 MAX_DB = 120.0
 #: The most that is reported of outputs that are not equal, however small the error, or where none can be told.
 UNEQUAL_DB = 119.9
+#: dB that are told apart where figures are printed.
+VISIBLE = 0.05
 #: Two runs of one model agree at least so well, whatever the order in which threads add up.
 REPEATABLE_DB = 60.0
 
@@ -169,6 +171,27 @@ class Quality:
         """SQNR of the worst output in dB, by label."""
         table = self._decibels(self._usual_signal())
         return {label: min(self._most, *row.values()) for label, row in table.items() if row}
+
+    def faint(self) -> dict[str, tuple[float, float]]:
+        """By label of which `by_label` says more, because a weak signal counts as a share of the usual one: its SQNR in
+        dB as it is, and by how many dB the signal of that output is weaker than usual."""
+        usual, found = self._usual_signal(), dict[str, tuple[float, float]]()
+        counted = self.by_label()
+        for label, outputs in self._powers_by_label.items():
+            name, own = min(self._as_it_is(outputs).items(), key=lambda each: each[1], default=("", math.inf))
+            if own < counted.get(label, -math.inf) - VISIBLE:
+                power = outputs[name]
+                found[label] = (own, decibel(usual[name], power.signal / max(1, power.count)))
+        return found
+
+    def below(self, least: float) -> int:
+        """How many labels have an SQNR as it is that is less."""
+        rows = (self._as_it_is(outputs) for outputs in self._powers_by_label.values())
+        return sum(min(row.values(), default=math.inf) < least - VISIBLE for row in rows)
+
+    def _as_it_is(self, outputs: Mapping[str, Power]) -> dict[str, float]:
+        """SQNR in dB by output, of a signal that counts as no more than it is."""
+        return {name: self._decibel(name, power, 0.0, _signal) for name, power in outputs.items()}
 
     def contrasts(self) -> dict[str, float]:
         """Contrast of the worst output in dB, by label."""

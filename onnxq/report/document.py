@@ -32,6 +32,8 @@ class Summary(Struct):
     outputs: dict[str, Known] = {}
     kinds: dict[str, Known] = {}
     worst_sample: Known = None
+    faint_samples: Count = 0
+    faint: dict[str, tuple[float, float]] = {}
     kld: Known = None
     flips: Known = None
     metric: str = ""

@@ -15,7 +15,7 @@ import msgspec
 
 from onnxq.errors import MissingRuntime, amount, without_halves
 from onnxq.report import words
-from onnxq.report.document import Report, Summary
+from onnxq.report.document import Report
 from onnxq.report.figures import colours, figures_of
 from onnxq.runtime.machine import threads_in_words
 
@@ -55,8 +55,8 @@ def render(report: Report) -> str:
     )
     environment.filters |= {
         "decibel": _or_dash(words.decibel),
-        "noise": words.of_noise,
-        "judged_on": _judged_on,
+        "error": words.error,
+        "judged_on": words.judged_on,
         "amount": amount,
         "threads": threads_in_words,
         "count": words.count,
@@ -93,10 +93,6 @@ def _body(environment: Any, report: Report) -> str:
 
 def _or_dash(words_of: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda x: "–" if x is None else words_of(x)
-
-
-def _judged_on(s: Summary) -> str:
-    return words.judged_on(s.inputs, s.outputs, s.kinds, s.worst_sample, proves=s.proves)
 
 
 def _figure(x: float | None, digits: int = 4) -> str:

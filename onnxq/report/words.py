@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
+from onnxq.errors import amount
 from onnxq.quality import MAX_DB
 from onnxq.samples.trials import GIVEN
 
@@ -18,28 +20,59 @@ def of_noise(x: float) -> str:
     return decibel(x) if x >= MAX_DB else f"{decibel(x)} SQNR"
 
 
-def judged_on(
-    inputs: str,
-    outputs: Mapping[str, float | None],
-    kinds: Mapping[str, float | None],
-    worst_sample: float | None,
-    *,
-    proves: bool,
-) -> str:
-    """What an SQNR is of, to stand behind it: the inputs; or, where it is not of the user's own samples, what it is of,
-    and what those have. The arguments are attributes of a `Check`."""
-    known = {kind: x for kind, x in kinds.items() if x is not None}
-    lowest_kind = min(known, key=known.__getitem__, default=GIVEN)
-    named = {f"output '{name}'": x for name, x in outputs.items() if x is not None}
+class Judged(Protocol):
+    """What of a `Check`, or of a report's summary of one, is said of its error; attributes are those of the former."""
+
+    @property
+    def inputs(self) -> str: ...
+    @property
+    def proves(self) -> bool: ...
+    @property
+    def sqnr(self) -> float | None: ...
+    @property
+    def worst_sample(self) -> float | None: ...
+    @property
+    def faint_samples(self) -> int: ...
+    @property
+    def outputs(self) -> Mapping[str, float | None]: ...
+    @property
+    def kinds(self) -> Mapping[str, float | None]: ...
+    @property
+    def faint(self) -> Mapping[str, tuple[float, float]]: ...
+
+
+def error(of: Judged) -> str:
+    """The figure by which the outputs are judged; it is an SQNR unless it is that of faint ones, which count as more
+    than they are: of these, `judged_on` says the SQNR."""
+    return "–" if of.sqnr is None else decibel(of.sqnr) if _lowest_kind(of) in of.faint else of_noise(of.sqnr)
+
+
+def judged_on(of: Judged) -> str:
+    """What an error is of, to stand behind it: the inputs; or, where it is not of the user's own samples, what it is
+    of, and what those have."""
+    kind, faint = _lowest_kind(of), {kind: _as_it_is(*each) for kind, each in of.faint.items()}
+    named = {f"output '{name}'": x for name, x in of.outputs.items() if x is not None}
     lowest = [min(named, key=named.__getitem__)] if len(named) > 1 else []
-    worst = math.nan if worst_sample is None else worst_sample
-    each = f", each {decibel(worst)} or better" if worst < MAX_DB else ""
-    if proves and lowest_kind != GIVEN:
-        own = decibel(known[GIVEN]) if GIVEN in known else "not compared"
-        return f"lowest: {', '.join([*lowest, lowest_kind])}; the data: {own} on {inputs}{each}"
-    lowest += [lowest_kind] if len(known) > 1 and lowest_kind != GIVEN else []
-    where = f"{';' if each else ','} lowest: {', '.join(lowest)}" if lowest else ""
-    return f"on {inputs}{each}{where}"
+    worst = math.nan if of.worst_sample is None else of.worst_sample
+    but = f" but for {amount(of.faint_samples, 'faint one')}" if of.faint_samples else ""
+    own = f"{of.inputs}{faint.get(GIVEN, '')}" + (f", each {decibel(worst)} or better{but}" if worst < MAX_DB else "")
+    if of.proves and kind != GIVEN:
+        of_data = of.kinds.get(GIVEN)
+        words = "not compared" if of_data is None else decibel(of_data)
+        return f"lowest: {', '.join([*lowest, kind + faint.get(kind, '')])}; the data: {words} on {own}"
+    lowest += [kind + faint.get(kind, "")] if len(of.kinds) > 1 and kind != GIVEN else []
+    mark = ";" if worst < MAX_DB else ","
+    return f"on {own}" + (f"{mark} lowest: {', '.join(lowest)}" if lowest else "")
+
+
+def _lowest_kind(of: Judged) -> str:
+    known = {kind: x for kind, x in of.kinds.items() if x is not None}
+    return min(known, key=known.__getitem__, default=GIVEN)
+
+
+def _as_it_is(sqnr: float, below: float) -> str:
+    """What faint outputs have for themselves, behind what they are of."""
+    return f" ({decibel(sqnr)} SQNR, of outputs {below:.0f} dB fainter than usual)"
 
 
 def count(n: int) -> str:

@@ -217,6 +217,8 @@ def test_errors_on_near_silence_are_measured_by_what_is_usual() -> None:
         quality.add(["y"], [x], [x], label)
     quality.add(["y"], [1e-6 * x], [2e-6 * x], "silence")
     assert quality.by_label()["silence"] > 100 and quality.contrasts()["silence"] > 100
+    (own, below), *_ = quality.faint().values()
+    assert [*quality.faint()] == ["silence"] and own == pytest.approx(0, abs=0.01) and below == UNEQUAL_DB
     quality.add(["y"], [1e-6 * x], [x], "broken")
     assert quality.by_label()["broken"] < 0 and quality.contrasts()["broken"] < 0
     alone = Quality()
@@ -369,3 +371,4 @@ def test_samples_of_one_kind_are_faint_beside_their_mean() -> None:
     wanted, got = [[silent], [silent], [silent], [loud]], [[silent + 1e-7], [silent], [silent], [loud]]
     found = compare_outputs(["y"], wanted, got, labels=map(str, range(4)))
     assert found.sqnr == -MAX_DB and found.worst_alike() > 100
+    assert found.below(found.worst_alike()) == 1

@@ -22,6 +22,7 @@ from onnxq.runtime.process.endings import Ended
 fsspec = pytest.importorskip("fsspec")
 pytestmark = pytest.mark.usefixtures("quick")
 TEXT = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w)  y = Relu(a) }"
+TWO = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, v)  y = MatMul(a, w) }"
 #: Of negative numbers only, so that there is no finite number behind the Log.
 NOWHERE = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w)  y = Log(a) }"
 
@@ -130,6 +131,21 @@ def test_what_came_into_being_meanwhile_stays_whatever_writes_the_file(
     monkeypatch.setattr(mirror, "_outputs", {})
     run(*words, "--force")
     assert store.cat_file(f"/{name}") != b"theirs"
+
+
+def test_weights_in_several_files_are_all_there(store: Any) -> None:
+    """The one that names the others is the last."""
+    tiny.save(tiny.model(TWO, {"v": tiny.normal(64, 64), "w": tiny.normal(64, 64, seed=1)}), Path.cwd(), "m.onnx")
+    run("quantize", "m.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "q.onnx")
+    words = ["convert", "q.onnx", "--to", "safetensors", "--shard-size", "1", "-o"]
+    run(*words, "memory://many/w.safetensors")
+    run(*words, "w.safetensors")
+    wanted = {each.name: each.read_bytes() for each in Path.cwd().glob("w*")}
+    assert len(wanted) > 2
+    assert {name: store.cat_file(f"/many/{name}") for name in names(store, "/many")} == wanted
+    said = run(*words, "memory://many/w.safetensors", code=1).stderr
+    assert "exists; give --force to replace it" in said
+    run(*words, "memory://many/w.safetensors", "--force")
 
 
 def test_nothing_is_replaced_for_which_nobody_asked_a_guard(store: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ from onnxq.cli import _tables, main
 from onnxq.quality import sqnr
 from onnxq.report.document import Report, Summary
 from onnxq.report.page import render
-from onnxq.report.words import judged_on
+from onnxq.report.words import error, judged_on
 from onnxq.runtime.session import Session
 from onnxq.samples.trials import Trial, Trials
 
 TEXT = "g (float[1, 8] x) => (float[1, 8] y) { y = Relu(x) }"
 CLIPPED = "g (float[1, 8] x) => (float[1, 8] y) { a = Relu(x) y = Min(a, most) }"
+
+SHIFTED = "g (float[1, 8] x) => (float[1, 8] y) { a = Relu(x) y = Add(a, more) }"
 
 
 @pytest.fixture
@@ -109,7 +112,41 @@ OUTPUTS = {"a": 30.0, "b": 27.8}
     ],
 )
 def test_what_the_error_is_of(words: str, outputs: dict[str, float], kinds: dict[str, float], proves: bool) -> None:
-    assert judged_on("4 samples", outputs, kinds, 28.0, proves=proves) == words
+    check = Check("4 samples", 27.8, 27.8, 27.8, outputs, kinds=kinds, worst_sample=28.0, proves=proves)
+    assert judged_on(check) == words
+
+
+def test_of_faint_outputs_the_error_is_told_as_it_is(models: tuple[Path, Path]) -> None:
+    """Whoever compares the same samples alone finds no other one."""
+    shifted = tiny.save(tiny.model(SHIFTED, {"more": np.float32([1e-3])}), models[0].parent, "shifted.onnx")
+    loud, faint = ({"x": np.full((1, 8), x, np.float32)} for x in (1, 1e-3))
+    short = (Trial("short", faint),)
+    both = checked((models[0], shifted), Trials(Trials.given([loud, loud], "").samples + short, "2 samples", True))
+    alone = checked((models[0], shifted), Trials(short, "1 sample", True))
+    assert both.sqnr == both.kinds["short"] > 40 and abs(alone.sqnr) < 1
+    assert error(both) == f"{both.sqnr:.1f} dB" and error(alone) == f"{alone.sqnr:.1f} dB SQNR"
+    assert both.faint["short"] == pytest.approx((alone.sqnr, 57), abs=0.1) and not both.faint_samples
+    assert f"lowest: short ({alone.sqnr:.1f} dB SQNR, of outputs 57 dB fainter than usual)" in judged_on(both)
+    own = checked((models[0], shifted), Trials.given([loud, loud, faint], "3 samples"))
+    assert own.worst_sample > 40 and own.faint_samples == 1
+    assert judged_on(own).endswith(" dB or better but for 1 faint one")
+
+
+def test_what_counts_as_louder_is_no_sqnr() -> None:
+    check = Check("4 samples", 37.6, 37.6, 37.6, kinds={"data": 44.9, "n = 1": 37.6}, worst_sample=44.5)
+    check = replace(check, faint={"n = 1": (7.6, 43.04)}, faint_samples=1)
+    assert error(check) == "37.6 dB"
+    assert judged_on(check) == (
+        "lowest: n = 1 (7.6 dB SQNR, of outputs 43 dB fainter than usual); the data: 44.9 dB on 4 samples, "
+        "each 44.5 dB or better but for 1 faint one"
+    )
+    check = replace(check, kinds={"data": 37.6, "n = 1": 44.9}, faint={"data": (7.6, 43.04)}, faint_samples=0)
+    own = "4 samples (7.6 dB SQNR, of outputs 43 dB fainter than usual), each 44.5 dB or better"
+    assert judged_on(check) == f"on {own}"
+    check = replace(check, kinds={"a tone": 37.6, "noise": 44.9}, faint={"a tone": (7.6, 43.04)}, proves=False)
+    assert judged_on(replace(check, worst_sample=math.nan)) == (
+        "on 4 samples, lowest: a tone (7.6 dB SQNR, of outputs 43 dB fainter than usual)"
+    )
 
 
 def test_the_page_says_it_too() -> None:

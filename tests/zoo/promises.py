@@ -80,7 +80,7 @@ def render(rows: list[Row], names: list[str]) -> str:
             "# What made-up inputs promise, and what real data say",
             "",
             "Made by `python tests/zoo/promises.py --write`: each model is quantized without data. *Promised* is the",
-            "SQNR of the worst output on the worst kind of made-up inputs, as `onnxq quantize` prints it; *real* is",
+            "SQNR of the worst output on the worst kind of made-up inputs, as `onnxq quantize` judges it; *real* is",
             "that of all outputs together on real samples, and the score is the model's own metric on real data.",
             "*Kept*: within what 8-bit schemes may lose (docs/results.md). Made-up inputs prove nothing; this is how",
             "often they were wrong.",
