@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from onnxq import cli
 from onnxq.cli._options import WRITTEN
+from onnxq.files import mirror
 
 #: Commands that need torch to come as far as their outputs.
 TORCH = ("train", "lora train")
@@ -159,3 +160,33 @@ def test_what_is_there_is_not_replaced_unasked(
         assert code in (1, 2) or path.name == "folder", (path, said)  # where an adapter of PEFT may be put
         now = contents(tmp_path)
         assert now == before if code else now.items() >= before.items(), (path, said)
+
+
+USUAL = {"--html": ".html", "--plot": ".png", "--ranges": ".ranges", "--evidence": ".npz"}
+
+
+@pytest.mark.parametrize(("name", "option"), WRITING, ids=lambda word: word.replace(" ", "-"))
+def test_what_is_in_a_store_is_replaced_where_that_is_asked_for(
+    name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    words, given = sound(name, option, tmp_path, monkeypatch), SOUND[name][1]
+    store, names = fsspec.filesystem("memory"), named(name, option)
+    if store.exists("/outputs"):
+        store.rm("/outputs", recursive=True)
+    suffixes = [Path(word).suffix for before, word in itertools.pairwise(given) if before in names]
+    at = f"memory://outputs/there{(suffixes or [USUAL.get(option, '.json')])[0]}"
+    monkeypatch.setattr(mirror, "_outputs", {})
+    if run(name, [*words, option, at])[0]:
+        pytest.skip("lacks another option")
+    made = store.find("/outputs")
+    assert made or option == "--checkpoint"  # which goes when the training is done
+    if option in ("--ranges", "--evidence") or not any("--force" in each.opts for each in commands()[name].params):
+        return  # what is there is read
+    for path in made:
+        if path.endswith((".json", ".html", ".npz", ".onnx", ".ranges")):
+            store.pipe_file(path, b"theirs")
+    monkeypatch.setattr(mirror, "_outputs", {})
+    code, said = run(name, [*words, "--force", option, at])
+    assert code == 0, said
+    assert all(store.cat_file(path) != b"theirs" for path in store.find("/outputs")), said
