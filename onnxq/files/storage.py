@@ -238,7 +238,8 @@ def beside(url: str, name: str) -> str:
     address, mark, query = url.partition("?")
     if is_http(url):
         name = urllib.parse.quote(name)
-    return posixpath.join(posixpath.dirname(address), name) + mark + query
+    kind, slashes, path = address.partition("://")  # of `memory://file` no folder is named
+    return kind + slashes + posixpath.join(posixpath.dirname(path), name) + mark + query
 
 
 def inside(url: str, name: str) -> str:
