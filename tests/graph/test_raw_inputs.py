@@ -37,6 +37,15 @@ CASES = {
         "[a] p = Sub(x, means) [b] q = Div(p, deviations) s = Softmax(p) t = Add(s, q) y = Relu(t)",
         "ab",
     ),
+    "joined": ("[a] c = Concat<axis = -1>(x, v) [b] p = Sub(c, means) z = Tanh(p) y = Relu(z)", "ab"),
+    "scaled-apart": (
+        """[a] p = Sub(x, means) [b] q = Add(v, two) [c] c = Concat<axis = -1>(p, q) z = Tanh(c) y = Relu(z)""",
+        "ac",
+    ),
+    "beside-computed": ("t = Tanh(v) c = Concat<axis = -1>(x, t) p = Sub(c, means) y = Relu(p)", ""),
+    "counted": ("[a] f = Cast<to = 1>(i) [b] p = Div(f, deviations) y = Tanh(p)", "ab"),
+    "of-float64": ("[a] f = Cast<to = 1>(d) [b] p = Sub(f, means) y = Tanh(p)", "ab"),
+    "whether": ("f = Cast<to = 1>(flags) p = Sub(f, means) y = Tanh(p)", ""),
     "pictures": ("p = Sub(x, near) q = Div(p, byte) z = MatMul(q, w) y = Relu(z)", ""),
     "activations": ("p = Relu(x) q = Sub(p, means) y = MatMul(q, w)", ""),
     "beside-others": ("p = Add(x, x) q = Sub(p, means) y = MatMul(q, w)", ""),
@@ -45,7 +54,8 @@ CASES = {
 
 @pytest.mark.parametrize(("nodes", "wanted"), CASES.values(), ids=CASES.keys())
 def test_what_scales_inputs_is_found(nodes: str, wanted: str) -> None:
-    made = tiny.read(tiny.model(f"g (float[N, 4] x) => (y) {{ {nodes} }}", CONSTANTS))
+    inputs = "float[N, 4] x, float[N, 4] v, int64[N, 4] i, double[N, 4] d, bool[N, 4] flags"
+    made = tiny.read(tiny.model(f"g ({inputs}) => (y) {{ {nodes} }}", CONSTANTS))
     prepare(made)
     assert {node.name for node in raw_in(made)} == set(wanted)
 
@@ -60,4 +70,26 @@ def test_large_columns_are_scaled_before_they_are_rounded(tmp_path: Path) -> Non
     plan = onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("fp16", keep_slow=True), target="onnx").plan
     assert {choice.node for choice in plan if choice.reason == REASON} == {"c", "z"}
     feed = {"x": np.random.default_rng(0).uniform(0, 2e5, (8, 64)).astype(np.float32)}
+    assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 60
+
+
+@pytest.mark.parametrize(
+    ("inputs", "first"),
+    [
+        ("float[N, 24] p, float[N, 40] q", "x = Concat<axis = 1>(p, q)"),
+        ("double[N, 64] p", "x = Cast<to = 1>(p)"),
+        ("int64[N, 64] p", "x = Cast<to = 1>(p)"),
+    ],
+    ids=["joined", "float64", "whole"],
+)
+def test_large_columns_in_any_form_stay_finite(inputs: str, first: str, tmp_path: Path) -> None:
+    text = f"""g ({inputs}) => (float[N, 256] y) {{ {first}
+        c = Sub(x, mean) z = Div(c, deviation) a = MatMul(z, w) b = Relu(a) y = MatMul(b, v) }}"""
+    mean, deviation = np.full(64, 60000, np.float32), np.full(64, 50000, np.float32)
+    constants = {"mean": mean, "deviation": deviation, "w": normal(64, 256), "v": normal(256, 256, seed=1)}
+    path = tiny.save(tiny.model(text, constants), tmp_path)
+    onnxq.quantize(path, tmp_path / "q.onnx", onnxq.Recipe("fp16", keep_slow=True), target="onnx")
+    columns = np.random.default_rng(0).uniform(0, 2e5, (8, 64)).astype(np.float32)
+    kind = {"double": np.float64, "int64[": np.int64}.get(inputs[:6], np.float32)
+    feed = {"p": columns.astype(kind)} if "q" not in inputs else {"p": columns[:, :24], "q": columns[:, 24:]}
     assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 60

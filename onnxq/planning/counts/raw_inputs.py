@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -17,47 +17,68 @@ REASON = "scales inputs that are larger than half precision holds"
 #: Inputs of which so many are one, or that are so far from 0, are beyond float16 a few times as far from there.
 _MOST_UNIT, _MOST_OFFSET = 2.0**14, 2.0**HALF
 _AFFINE = ("Add", "Sub", "Mul", "Div")
+#: Types of what is measured or counted, as far as float16 may not hold it.
+_MEASURED = graph.FLOATS - {ir.DataType.FLOAT16} | {
+    *(ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+    *(ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+}
 
 
 def raw_in(model: ir.Model) -> dict[ir.Node, None]:
-    """Nodes between an input of floats and what is made of it in numbers near 1: a table's columns less their means,
-    by their deviations, as a BatchNormalization too. Only where such a constant is so large that numbers around it
-    are infinite in float16, or rounded by 1 or more."""
-    found: dict[ir.Node, None] = {}
-    for value in model.graph.inputs:
-        if value.dtype in graph.FLOATS and graph.constant(value) is None:
-            for path in _paths(value):
-                found.update(dict.fromkeys(path))
+    """Nodes between inputs and what is made of them in numbers near 1: a table's columns less their means, by their
+    deviations, as a BatchNormalization too. Only where such a constant is so large that numbers around it are infinite
+    in float16, or rounded by 1 or more."""
+    raw = _raw_nodes(value for value in model.graph.inputs if graph.constant(value) is None)
+    large = [node for node in raw if _is_large(node)]
+    before = _reached(large, lambda node: (value.producer() for value in node.inputs if value is not None), raw)
+    behind = _reached(large, lambda node: (each for value in node.outputs for each in value.consumers()), raw)
+    return {node: None for node in raw if node in before or node in behind}
+
+
+def _raw_nodes(given: Iterable[ir.Value]) -> dict[ir.Node, None]:
+    """Those whose numbers are inputs, only moved, joined, added to and multiplied by constants."""
+    left = [value for value in given if value.dtype in _MEASURED]
+    raw, found = set(left), dict[ir.Node, None]()
+    while left:
+        for node in left.pop().consumers():
+            if node not in found and _stays_raw(node, raw):
+                found[node] = None
+                left += node.outputs
+                raw.update(node.outputs)
     return found
 
 
-def _paths(given: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
-    """From an input, as far as its numbers are only moved, added to and multiplied by constants; those with large ones.
-    No two lead to one node."""
-    left: list[tuple[ir.Value, tuple[ir.Node, ...], bool]] = [(given, (), False)]
+def _reached(
+    start: Iterable[ir.Node], next_to: Callable[[ir.Node], Iterable[ir.Node | None]], among: Container[ir.Node]
+) -> set[ir.Node]:
+    left = list(start)
+    found = set(left)
     while left:
-        value, path, is_large = left.pop()
-        readers = dict.fromkeys(value.consumers())
-        further = [node for node in readers if _stays_raw(node, value)]
-        if is_large and (len(further) < len(readers) or value.is_graph_output()):
-            yield path
-        left += [(made, (*path, node), is_large or _is_large(node, value)) for node in further for made in node.outputs]
+        for node in next_to(left.pop()):
+            if node is not None and node in among and node not in found:
+                found.add(node)
+                left.append(node)
+    return found
 
 
-def _stays_raw(node: ir.Node, value: ir.Value) -> bool:
+def _stays_raw(node: ir.Node, raw: Container[ir.Value | None]) -> bool:
     if graph.is_op(node, *MOVES, "BatchNormalization"):
-        return node.inputs[0] is value
-    others = [each for each in node.inputs if each is not value]
+        return node.inputs[0] in raw
+    if graph.is_op(node, "Cast"):
+        return graph.attribute_int(node, "to", 0) in _MEASURED
+    others = [value for value in node.inputs if value not in raw]
+    if graph.is_op(node, "Concat"):
+        return all(graph.constant(value) is not None for value in others)
     return graph.is_op(node, *_AFFINE) and len(others) == 1 and graph.constant(others[0]) is not None
 
 
-def _is_large(node: ir.Node, value: ir.Value) -> bool:
+def _is_large(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         mean, variance = (_sizes(each) for each in node.inputs[3:5])
         return bool((mean > _MOST_OFFSET).any() or (variance > _MOST_UNIT**2).any())
     if node.op_type not in _AFFINE:
         return False
-    (sizes,) = (_sizes(each) for each in node.inputs if each is not value)
+    (sizes,) = (_sizes(each) for each in node.inputs if graph.constant(each) is not None)
     if node.op_type == "Mul":
         return bool(((sizes > 0) & (sizes < 1 / _MOST_UNIT)).any())
     return bool((sizes > (_MOST_UNIT if node.op_type == "Div" else _MOST_OFFSET)).any())
