@@ -48,6 +48,7 @@ from onnxq.layouts._stored_scales import (
 )
 from onnxq.layouts._tiles import (
     ROWS,
+    Step,
     dense,
     dense_tiles,
     few_bits_tiles,
@@ -62,6 +63,7 @@ from onnxq.layouts._tiles import (
     onnxq_zero_points,
     recurrent_scales,
     recurrent_tiles,
+    steps_to_rows,
 )
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "Form",
     "Layout",
     "Outline",
+    "Step",
     "as_rows",
     "bit_fields",
     "block_rows",
@@ -133,6 +136,7 @@ __all__ = [
     "scales",
     "scales_by_row",
     "stacked",
+    "steps_to_rows",
     "stored_scales",
     "turned",
     "unpack_codes",

@@ -34,6 +34,8 @@ from onnxq.layouts._rows import Bytes, blocked, blocks_last, scales_by_row, sign
 
 ROWS = 16
 DENSE_BLOCK = 32
+#: A standard operator, its attributes, and the constants that it reads besides.
+Step = tuple[str, dict[str, list[int]], list[list[int]]]
 
 
 def onnxq_width(q_bits: int) -> int:
@@ -149,6 +151,21 @@ def from_dense_tiles(tiles: NDArray, *, n: int, k: int) -> NDArray:
     arguments.require_shape("tiles", tiles, wanted)
     rows = tiles.transpose(0, 2, 1, 3).reshape(wanted[0] * ROWS, wanted[1] * 2)
     return np.ascontiguousarray(rows[:n, :k])
+
+
+def steps_to_rows(tiles: tuple[int, ...], shape: tuple[int, ...]) -> list[Step] | None:
+    """What makes a matrix of `shape` of its `dense_tiles`, in standard operators; None if those are of another one.
+
+    Args:
+        tiles: their shape.
+    """
+    if len(tiles) != 4 or len(shape) != 2:
+        return None
+    rows, columns = tiles[0] * tiles[2], tiles[1] * tiles[3]
+    if not 0 <= rows - shape[0] < ROWS or columns < shape[1]:
+        return None
+    steps: list[Step] = [("Transpose", {"perm": [0, 2, 1, 3]}, []), ("Reshape", {}, [[rows, columns]])]
+    return steps if (rows, columns) == shape else [*steps, ("Slice", {}, [[0, 0], list(shape)])]
 
 
 def dense(k_axis: int) -> Layout:

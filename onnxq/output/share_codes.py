@@ -24,8 +24,6 @@ LEAST_BYTES = 1 << 10
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT, *HALVES)
 #: What reads a matrix of numbers as one, or widens it: others may want a constant, as for scales.
 _READERS = ("Cast", "Gather", "Gemm", "MatMul")
-#: A node, its attributes, and what it reads besides.
-Step = tuple[str, dict[str, list[int]], list[list[int]]]
 
 
 class Sharing:
@@ -92,7 +90,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 def _steps(
     value: ir.Value, tensor: ir.TensorProtocol, digest: bytes, before: tuple[int, ...], seen: bytes
-) -> list[Step] | None:
+) -> list[layouts.Step] | None:
     """What makes `tensor` of one with the shape `before` and the digest `seen`; None if nothing does.
 
     1. The same bytes have another shape.
@@ -106,19 +104,15 @@ def _steps(
         return None
     if before == shape[::-1] and seen == _digest(tensor.numpy().T):
         return [("Transpose", {"perm": [1, 0]}, [])]
-    rows, columns = (before[0] * before[2], before[1] * before[3]) if len(before) == 4 else (0, 0)
-    is_tiled = tensor.dtype in HALVES and 0 <= rows - shape[0] < layouts.ROWS and columns >= shape[1]
-    if not is_tiled or seen != _digest(layouts.dense_tiles(tensor.numpy())):
-        return None
-    steps: list[Step] = [("Transpose", {"perm": [0, 2, 1, 3]}, []), ("Reshape", {}, [[rows, columns]])]
-    return steps if (rows, columns) == shape else [*steps, ("Slice", {}, [[0, 0], list(shape)])]
+    steps = layouts.steps_to_rows(before, shape) if tensor.dtype in HALVES else None
+    return steps if steps is not None and seen == _digest(layouts.dense_tiles(tensor.numpy())) else None
 
 
 def _digest(array: NDArray) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=20).digest()
 
 
-def _replace(value: ir.Value, other: ir.Value, owner: ir.Graph, steps: list[Step]) -> None:
+def _replace(value: ir.Value, other: ir.Value, owner: ir.Graph, steps: list[layouts.Step]) -> None:
     """Let the readers of `value` read what the steps make of `other`."""
     name = value.name or ""
     owner.initializers.pop(name)

@@ -112,14 +112,17 @@ def test_products_that_had_to_become_floats_come_back(suffix: str, tmp_path: Pat
     assert decoded["u"].shape == (77, 77)
 
 
-@pytest.mark.parametrize("word", ["mxfp4", "nf4_dq"])
-def test_a_tied_table_comes_back(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("word", "file"),
+    [("mxfp4", "w.npz"), ("nf4_dq", "w.npz"), ("bf16", "w.gguf"), ("bf16", "w.safetensors")],
+)
+def test_a_tied_table_comes_back(word: str, file: str, tmp_path: Path) -> None:
     """The head's codes are called like its node: the table has the name of the constant."""
     text = """g (int64[n] ids) => (float[n, 64] y) {
         x = Gather (table, ids)  h = MatMul (x, w)  t = Transpose <perm = [1, 0]> (table)  [head] y = MatMul (h, t)
     }"""
     constants = {"table": CONSTANTS["table"], "w": tiny.normal(96, 96)}
-    model, small, weights = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "s.onnx", tmp_path / "w.npz"
+    model, small, weights = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "s.onnx", tmp_path / file
     recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
     quantize(model, small, recipe, target="onnxq", check=False)
     export_weights(small, weights)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 import onnxq
 from onnxq import plan as plans
 from onnxq.cli import _tables
+from onnxq.conversion.convert import convert
+from onnxq.conversion.export_weights import export_weights
 from onnxq.job import open_job
 from onnxq.model import graph
 from onnxq.model.load import load_model
@@ -86,13 +88,18 @@ def test_half_precision_is_stored_once_for_both_branches(tmp_path: Path) -> None
     assert len(names) == 3  # the table, of which its transpose is made, up, down
 
 
+def tiled(rows: int, columns: int, folder: Path) -> tuple[Path, onnxq.Result]:
+    """A model with a table that is its head too, and that in bfloat16, where the table is made of tiles."""
+    text = f"""g (int64[N] ids) => (float[N, {rows}] y) {{
+        x = Gather(table, ids)  t = Tanh(x)  h = Transpose<perm = [1, 0]>(table)  y = MatMul(t, h) }}"""
+    path = tiny.save(tiny.model(text, {"table": tiny.normal(rows, columns)}), folder)
+    return path, onnxq.quantize(path, folder / "q.onnx", Recipe("bf16", keep_slow=True), target="onnxq")
+
+
 @pytest.mark.parametrize("columns", [WIDTH, 100])
 def test_a_table_is_made_of_the_tiles_that_a_kernel_multiplies_by(columns: int, tmp_path: Path) -> None:
     """Of 16 rows and 32 columns, which are filled up: what is more than the table has is cut off."""
-    text = """g (int64[N] ids) => (float[N, 500] y) {
-        x = Gather(table, ids)  t = Tanh(x)  h = Transpose<perm = [1, 0]>(table)  y = MatMul(t, h) }"""
-    path = tiny.save(tiny.model(text, {"table": tiny.normal(500, columns)}), tmp_path)
-    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe("bf16", keep_slow=True), target="onnxq")
+    path, result = tiled(500, columns, tmp_path)
     assert "DenseMatMul" in {node.op_type for node in onnx.load(result.output).graph.node}
     functions = sum(f.ByteSize() for f in onnx.load(result.output).functions)
     assert result.bytes_after - functions < 2 * 512 * 128 + 2500
@@ -100,6 +107,26 @@ def test_a_table_is_made_of_the_tiles_that_a_kernel_multiplies_by(columns: int, 
     in_float = onnxruntime.InferenceSession(path).run(None, feed)[0]
     assert tiny.sqnr(in_float, Session(result.output).run(feed)[0]) > 40
     assert tiny.sqnr(in_float, onnxruntime.InferenceSession(result.output).run(None, feed)[0]) > 40
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(500, 100), (ROWS, WIDTH), (ROWS, 100)])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnx", "onnxq"])
+def test_a_table_of_tiles_is_one_weight_for_other_targets_too(
+    target: str, rows: int, columns: int, tmp_path: Path
+) -> None:
+    _, result = tiled(rows, columns, tmp_path)
+    made = convert(result.output, target, tmp_path / "c.onnx")
+    functions = sum(f.ByteSize() for f in onnx.load(made.output).functions)
+    assert made.bytes_after - functions < 2 * 512 * 128 + 2500
+    feed = {"ids": np.arange(0, rows, 7)}
+    outputs = [Session(each).run(feed)[0] for each in (result.output, made.output)]
+    assert tiny.sqnr(*outputs) > 40
+
+
+def test_a_table_of_tiles_is_exported_as_the_weight_that_it_is(tmp_path: Path) -> None:
+    _, result = tiled(500, 100, tmp_path)
+    rows = export_weights(result.output, tmp_path / "w.safetensors").rows
+    assert [row.shape for row in rows] == [(500, 100), (500, 100)] and "table" in {row.name for row in rows}
 
 
 def test_a_table_that_stays_in_float_is_stored_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.formats.kinds.super_blocks import StoredScales, sharing
 from onnxq.model import graph
-from onnxq.model.origin import HALVES
+from onnxq.model.origin import HALVES, ORIGIN
 from onnxq.passes.restore._restored import (
     Restored,
     RestorePass,
@@ -29,10 +29,18 @@ from onnxq.passes.restore.read_layers import read_recurrent
 
 class ReadOnnxqNodes(RestorePass):
     """Products become a MatMul by [K, N] and an Add of the bias, lookups a Gather, recurrent layers those of the
-    standard. Nested scales stay nested."""
+    standard. Nested scales stay nested; a table that is made of the tiles of a product becomes a constant again."""
+
+    def __init__(self, *only: str) -> None:
+        """
+        Args:
+            only: which operators; () all.
+        """
+        super().__init__()
+        self.only = only
 
     def restore(self, node: ir.Node, restored: Restored) -> bool:
-        if node.domain != own_ops.DOMAIN:
+        if node.domain != own_ops.DOMAIN or (self.only and node.op_type not in self.only):
             return False
         if node.op_type == own_ops.DENSE:
             return _dense(node, restored)
@@ -235,6 +243,7 @@ def _dense(node: ir.Node, restored: Restored) -> bool:
     if source is None or tensor is None or min(n, k) < 1 or tensor.dtype not in HALVES:
         return False
     format = formats.get(tensor.dtype.name.lower())
+    _read_tables(source, tensor)
 
     def read() -> QuantizedTensor:
         rows = layouts.from_dense_tiles(tensor.numpy(), n=n, k=k)
@@ -243,6 +252,41 @@ def _dense(node: ir.Node, restored: Restored) -> bool:
     w = restored.weight(node, source, Stored(format, Granularity(), (k, n), read), restored.float_type(node))
     restored.product(node, w, input_of(node, 2), lambda y: _finished(node, y, restored))
     return True
+
+
+def _read_tables(source: ir.Value, tiles: ir.TensorProtocol) -> None:
+    """Make what nodes make of a product's tiles (`layouts.steps_to_rows`) constants of the same names.
+
+    The tiles are of them then, as they are of a table that is stored beside its tiles.
+    """
+    owner = source.graph
+    for turn in list(source.consumers()):
+        nodes, shape = _made_rows(turn, tuple(tiles.shape.numpy()))
+        if not isinstance(owner, ir.Graph) or not nodes or nodes[-1].outputs[0].is_graph_output():
+            continue
+        last, name = nodes[-1].outputs[0], nodes[-1].outputs[0].name or ""
+        last.name = None
+        rows = functools.partial(layouts.from_dense_tiles, n=shape[0], k=shape[1])
+        table = graph.add_constant(owner, name, graph.lazily(tiles, rows, shape=shape))
+        source.meta.setdefault(ORIGIN, name)
+        last.replace_all_uses_with(table)
+        owner.remove(nodes, safe=True)
+
+
+def _made_rows(turn: ir.Node, tiles: tuple[int, ...]) -> tuple[list[ir.Node], tuple[int, ...]]:
+    """The nodes from `turn` on that make a matrix of tiles of that shape, and its shape; no nodes if none does."""
+    steps: list[layouts.Step] = []
+    nodes, found, shape = list[ir.Node](), list[ir.Node](), tuple[int, ...]()
+    node: ir.Node | None = turn
+    while node is not None and len(nodes) < 3:
+        constants = [graph.integers(node, i) or [] for i in range(1, len(node.inputs))]
+        steps.append((node.op_type, {name: _ints(node, name) for name in node.attributes}, constants))
+        nodes.append(node)
+        last = tuple(constants[-1]) if constants else ()
+        if steps == layouts.steps_to_rows(tiles, last):
+            found, shape = [*nodes], last
+        node = graph.only_consumer(node.outputs[0])
+    return found, shape
 
 
 def _finished(node: ir.Node, y: ir.Value, restored: Restored) -> ir.Value:
