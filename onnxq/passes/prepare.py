@@ -32,6 +32,7 @@ from onnxq.passes.normalize.unpack_heads import UnpackHeads
 from onnxq.passes.opsets.inline_functions import InlineFunctions
 from onnxq.passes.opsets.raise_opset import RaiseOpset
 from onnxq.passes.opsets.replace_withdrawn import ReplaceWithdrawn
+from onnxq.passes.restore.read_onnxq_nodes import WidenDense
 from onnxq.passes.spelling.hard_sigmoids import HardSigmoids
 from onnxq.passes.spelling.plain_einsums import PlainEinsums
 from onnxq.passes.spelling.plain_windows import PlainWindows
@@ -60,7 +61,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
     widened = HALVES if widen else (ir.DataType.BFLOAT16,)
     run([InlineFunctions(), DropInitializerInputs(), LiftConstantsToInitializersPass(True, size_limit=0)], model)
     require_inputs(model)
-    run([ReplaceWithdrawn()], model)
+    run([ReplaceWithdrawn(), WidenDense()], model)
     try:
         run([RaiseOpset(max(opset, known.OLDEST_OPSET))], model)
     except BadModel as error:

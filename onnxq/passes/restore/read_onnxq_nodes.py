@@ -8,13 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
 from onnxq import formats, layouts, own_ops
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.formats.kinds.super_blocks import StoredScales, sharing
 from onnxq.model import graph
-from onnxq.model.origin import HALVES, ORIGIN
+from onnxq.model.origin import HALVES, ORIGIN, inherit_type
 from onnxq.passes.restore._restored import (
     Restored,
     RestorePass,
@@ -31,16 +33,8 @@ class ReadOnnxqNodes(RestorePass):
     """Products become a MatMul by [K, N] and an Add of the bias, lookups a Gather, recurrent layers those of the
     standard. Nested scales stay nested; a table that is made of the tiles of a product becomes a constant again."""
 
-    def __init__(self, *only: str) -> None:
-        """
-        Args:
-            only: which operators; () all.
-        """
-        super().__init__()
-        self.only = only
-
     def restore(self, node: ir.Node, restored: Restored) -> bool:
-        if node.domain != own_ops.DOMAIN or (self.only and node.op_type not in self.only):
+        if node.domain != own_ops.DOMAIN:
             return False
         if node.op_type == own_ops.DENSE:
             return _dense(node, restored)
@@ -51,6 +45,21 @@ class ReadOnnxqNodes(RestorePass):
         if node.op_type in (own_ops.MATMUL, own_ops.GATHER):
             return _packed(node, 1 if node.op_type == own_ops.MATMUL else 0, restored)
         return False
+
+
+class WidenDense(RestorePass):
+    """Products on weights of 16 bits become those of a float model, whose weights have no codes that are kept."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        result = super().call(model)
+        if result.modified:
+            RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+            RemoveUnusedOpsetsPass()(model)
+        return result
+
+    def restore(self, node: ir.Node, restored: Restored) -> bool:
+        is_dense = graph.is_op(node, own_ops.DENSE, domain=own_ops.DOMAIN)
+        return is_dense and _dense(node, restored, keeps_codes=False)
 
 
 def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
@@ -237,7 +246,7 @@ def _ints(node: ir.Node, name: str) -> list[int]:
     return list(found.as_ints()) if found is not None and found.type is ir.AttributeType.INTS else []
 
 
-def _dense(node: ir.Node, restored: Restored) -> bool:
+def _dense(node: ir.Node, restored: Restored, *, keeps_codes: bool = True) -> bool:
     source, tensor = input_of(node, 1), graph.constant(input_of(node, 1))
     n, k = (graph.attribute_int(node, word, 0) for word in ("N", "K"))
     if source is None or tensor is None or min(n, k) < 1 or tensor.dtype not in HALVES:
@@ -250,6 +259,9 @@ def _dense(node: ir.Node, restored: Restored) -> bool:
         return QuantizedTensor(format, Granularity(), np.ascontiguousarray(rows.T))
 
     w = restored.weight(node, source, Stored(format, Granularity(), (k, n), read), restored.float_type(node))
+    if not keeps_codes and isinstance(w.const_value, GivenTensor):
+        w.const_value = graph.lazily(w.const_value, lambda numbers: numbers)
+        inherit_type(w, source)
     restored.product(node, w, input_of(node, 2), lambda y: _finished(node, y, restored))
     return True
 
