@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BadModel
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, TURNED
+from onnxq.model.origin import identity
 from onnxq.model.weights import Weight, find_weights
 
 #: Of an input of K numbers, so many rows tell enough, and so many times K.
@@ -129,13 +129,13 @@ def layer_inputs(model: ir.Model) -> dict[str, list[LayerInput]]:
         made = None if id(weight.node) in looped else _layer_input(weight)
         if made is not None:
             found.setdefault(weight.value.name or "", []).append(made)
-    forms = Counter(map(_matrix_of, values.values()))
+    forms = Counter(map(identity, values.values()))
     return {
         name: inputs
         for name, inputs in found.items()
         if len(inputs) == len(values[name].uses())
         and len({(each.channel, each.rows.groups, each.rows.k) for each in inputs}) == 1
-        and forms[_matrix_of(values[name])] == 1
+        and forms[identity(values[name])] == 1
     }
 
 
@@ -147,11 +147,6 @@ def readers(model: ir.Model) -> dict[LayerInput, ir.Node]:
         if made is not None:
             found.setdefault(made.seen, weight.node)
     return found
-
-
-def _matrix_of(value: ir.Value) -> str | None:
-    """The name that a matrix and its transposes have in common."""
-    return value.meta[ORIGIN] if value.meta.get(TURNED) else value.name
 
 
 def _layer_input(weight: Weight) -> LayerInput | None:

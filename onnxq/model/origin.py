@@ -23,6 +23,8 @@ CONSTANT = "onnxq.constant"
 APART = "onnxq.apart"
 #: Key of a folded constant's `meta`: whether it is nothing but the transpose of the matrix that `ORIGIN` names.
 TURNED = "onnxq.turned"
+#: Whether a constant is nothing but the one that `ORIGIN` names, in another type.
+SAME = "onnxq.same"
 
 #: How a weight of ours is called that lies the other way than the tensor of a checkpoint that it is of: a square with
 #: the tensor's own name would be taken for that itself when another checkpoint is put in.
@@ -51,6 +53,17 @@ HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _LOOKUP = "Gather"
 #: How the names of operators begin that multiply by weights or look them up.
 _PRODUCTS = (_LOOKUP, "MatMul", "Gemm", "DenseMatMul", "DynamicQuantizeMatMul", "QLinearMatMul", "QGemm")
+
+
+def identity(value: ir.Value) -> str:
+    """The same for a weight, its transpose, and both in other types."""
+    is_same = value.meta.get(TURNED) or value.meta.get(SAME)
+    return str(value.meta[ORIGIN]) if is_same else value.name or ""
+
+
+def is_whole(value: ir.Value) -> bool:
+    """Whether a constant is one of the file, be it in another type."""
+    return not value.meta.get(ORIGIN) or bool(value.meta.get(SAME))
 
 
 def module_of(node: ir.Node) -> str:

@@ -12,14 +12,9 @@ import onnx_ir as ir
 
 from onnxq import formats
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, TURNED
+from onnxq.model.origin import identity
 from onnxq.model.weights import are_waves, weights_of
 from onnxq.plan import COMPUTING, Choice, Method, Plan
-
-
-def identity(weight: ir.Value) -> str:
-    """The same for a weight and its transpose."""
-    return str(weight.meta[ORIGIN]) if weight.meta.get(TURNED) else weight.name or ""
 
 
 def first_readers(model: ir.Model) -> dict[str, str]:

@@ -12,7 +12,7 @@ import torch
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.job import Job
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, TURNED
+from onnxq.model.origin import identity
 from onnxq.model.weights import find_weights
 from onnxq.passes.encodings import encodings
 from onnxq.plan import Plan
@@ -105,13 +105,12 @@ class Student:
 
     def _tied(self, encoded: Container[str]) -> set[str]:
         """Tables and their transposes that are both encoded: codes that learned apart could not be shared."""
-        found = set[str]()
+        alike: dict[str, set[str]] = {}
         for body in graph.graphs(self.job.model):
             for name, value in body.initializers.items():
-                table = str(value.meta.get(ORIGIN))
-                if value.meta.get(TURNED) and name in encoded and table in encoded:
-                    found |= {name, table}
-        return found
+                if name in encoded:
+                    alike.setdefault(identity(value), set()).add(name)
+        return {name for names in alike.values() if len(names) > 1 for name in names}
 
     def _add_ranges(self) -> None:
         shared: dict[object, LearnedRange] = {}

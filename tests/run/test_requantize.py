@@ -142,3 +142,17 @@ def test_products_on_blocks_behind_codes_run_without_the_library(tmp_path: Path)
     for library in (False, True):
         (y,) = Session(result.output, library=library).run({"x": x})
         assert tiny.sqnr(wanted, y) > 15
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq", "onnx"])
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8-dynamic", "fp16", "bf16"])
+def test_products_on_weights_of_16_bits_are_quantized_further(scheme: str, target: str, tmp_path: Path) -> None:
+    text = "g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) b = Add(a, c) r = Relu(b) y = MatMul(r, v) }"
+    constants = {"w": normal(64, 64) / 8, "v": normal(64, 64, seed=1) / 8, "c": normal(64, seed=2)}
+    model, half = tiny.save(tiny.model(text, constants), tmp_path), tmp_path / "half.onnx"
+    onnxq.quantize(model, half, onnxq.Recipe("bf16", keep_slow=True), target="onnxq")
+    assert [node.op_type for node in onnx.load(half).graph.node] == ["DenseMatMul"] * 2
+    recipe = onnxq.Recipe(scheme, requantize=True, keep_slow=True, min_sqnr=0)
+    made = onnxq.quantize(half, tmp_path / "again.onnx", recipe, target=target).output
+    assert target == "onnxq" or not onnx.load(made).functions
+    assert tiny.sqnr(*(Session(each).run({"x": normal(8, 64)})[0] for each in (half, made))) > 15

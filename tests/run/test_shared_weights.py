@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -121,6 +122,31 @@ def test_a_table_of_tiles_is_one_weight_for_other_targets_too(
     feed = {"ids": np.arange(0, rows, 7)}
     outputs = [Session(each).run(feed)[0] for each in (result.output, made.output)]
     assert tiny.sqnr(*outputs) > 40
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+def test_a_table_of_tiles_gets_the_codes_of_its_head(target: str, tmp_path: Path) -> None:
+    _, result = tiled(500, 128, tmp_path)
+    recipe = Recipe("w8a16", keep_slow=True, requantize=True)
+    made = onnxq.quantize(result.output, tmp_path / "again.onnx", recipe, target=target)
+    functions = sum(f.ByteSize() for f in onnx.load(made.output).functions)
+    assert made.bytes_after - functions < 1.2 * 512 * 128 + 4000
+    assert [bool(choice.shares) for choice in made.plan] == [False, True]
+    feed = {"ids": np.arange(0, 500, 7)}
+    assert tiny.sqnr(*(Session(each).run(feed)[0] for each in (result.output, made.output))) > 35
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_table_of_halves_is_one_weight_with_its_head(is_folded: bool, tmp_path: Path) -> None:
+    """Those of bfloat16 are computed with in float32: both are the same in that type too."""
+    turn = "" if is_folded else "head = Transpose<perm = [1, 0]>(table)"
+    text = (
+        f"g (int64[N] ids) => (bfloat16[N, 500] y) {{ x = Gather(table, ids) {turn} t = Tanh(x) y = MatMul(t, head) }}"
+    )
+    table = tiny.normal(500, WIDTH).astype(ml_dtypes.bfloat16)
+    arrays = {"table": table} | ({"head": np.ascontiguousarray(table.T)} if is_folded else {})
+    plan = open_job(tiny.save(tiny.model(text, arrays), tmp_path), "w4a16", "onnxq").plan
+    assert [bool(choice.shares) for choice in plan] == [False, True]
 
 
 def test_a_table_of_tiles_is_exported_as_the_weight_that_it_is(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import HALVES, ORIGIN, STORED_TYPE
+from onnxq.model.origin import HALVES, ORIGIN, SAME, STORED_TYPE, TURNED, is_whole
 from onnxq.model.types import Types, infer_types
 
 #: Operators that make or take sequences or optionals.
@@ -114,6 +114,7 @@ class _Converter:
             made = graph.add_constant(owner, name, converted(tensor, wanted))
             if tensor.dtype in HALVES:
                 made.meta[STORED_TYPE] = tensor.dtype
+            made.meta[SAME], made.meta[TURNED] = is_whole(value), bool(value.meta.get(TURNED))
             made.meta[ORIGIN] = value.meta.get(ORIGIN, value.name)
         else:
             name = self.names.fresh(f"{value.name}_{wanted.name.lower()}")

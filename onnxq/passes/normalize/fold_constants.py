@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, TURNED, inherit_type
+from onnxq.model.origin import ORIGIN, TURNED, inherit_type, is_whole
 from onnxq.model.types import TypeAndShape, infer_types
 
 #: Below this many bytes of input a node is evaluated at once; above, when its result is needed.
@@ -84,7 +84,7 @@ class FoldConstants(ir.passes.InPlacePass):
                 source = _largest_input(node)
                 made[key].meta[ORIGIN] = source.meta.get(ORIGIN, source.name)
                 inherit_type(made[key], source)
-                if node.op_type == "Transpose" and len(tensor.shape) == 2 and not source.meta.get(ORIGIN):
+                if node.op_type == "Transpose" and len(tensor.shape) == 2 and is_whole(source):
                     made[key].meta[TURNED] = True
             node.outputs[0].replace_all_uses_with(made[key])
             assert node.graph is not None

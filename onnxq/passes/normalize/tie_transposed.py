@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.origin import ORIGIN, TURNED
+from onnxq.model.origin import ORIGIN, TURNED, is_whole
 from onnxq.model.weights import Weight, find_weights
 
 
@@ -23,7 +23,7 @@ class TieTransposed(ir.passes.InPlacePass):
         tables = {w.value: w for w in weights if graph.is_op(w.node, "Gather") and len(w.shape) == 2}
         tied = 0
         for matrix, table in _pairs(weights, list(tables.values())):
-            if not matrix.value.meta.get(ORIGIN) and _is_transpose(matrix.tensor, table.tensor):
+            if is_whole(matrix.value) and _is_transpose(matrix.tensor, table.tensor):
                 matrix.value.meta[ORIGIN] = table.value.meta.get(ORIGIN, table.value.name)
                 matrix.value.meta[TURNED] = True
                 tied += 1

@@ -16,7 +16,7 @@ from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds.nested import NestedScales, unnest
 from onnxq.formats.kinds.super_blocks import StoredScales, sharing
 from onnxq.model import graph
-from onnxq.model.origin import HALVES, ORIGIN, inherit_type
+from onnxq.model.origin import HALVES, ORIGIN, TURNED, inherit_type
 from onnxq.passes.restore._restored import (
     Restored,
     RestorePass,
@@ -252,7 +252,7 @@ def _dense(node: ir.Node, restored: Restored, *, keeps_codes: bool = True) -> bo
     if source is None or tensor is None or min(n, k) < 1 or tensor.dtype not in HALVES:
         return False
     format = formats.get(tensor.dtype.name.lower())
-    _read_tables(source, tensor)
+    tables = _read_tables(source, tensor)
 
     def read() -> QuantizedTensor:
         rows = layouts.from_dense_tiles(tensor.numpy(), n=n, k=k)
@@ -262,16 +262,17 @@ def _dense(node: ir.Node, restored: Restored, *, keeps_codes: bool = True) -> bo
     if not keeps_codes and isinstance(w.const_value, GivenTensor):
         w.const_value = graph.lazily(w.const_value, lambda numbers: numbers)
         inherit_type(w, source)
+        w.meta[TURNED] = any(table.shape == (n, k) for table in tables)
     restored.product(node, w, input_of(node, 2), lambda y: _finished(node, y, restored))
     return True
 
 
-def _read_tables(source: ir.Value, tiles: ir.TensorProtocol) -> None:
+def _read_tables(source: ir.Value, tiles: ir.TensorProtocol) -> list[ir.Value]:
     """Make what nodes make of a product's tiles (`layouts.steps_to_rows`) constants of the same names.
 
     The tiles are of them then, as they are of a table that is stored beside its tiles.
     """
-    owner = source.graph
+    owner, tables = source.graph, list[ir.Value]()
     for turn in list(source.consumers()):
         nodes, shape = _made_rows(turn, tuple(tiles.shape.numpy()))
         if not isinstance(owner, ir.Graph) or not nodes or nodes[-1].outputs[0].is_graph_output():
@@ -279,10 +280,11 @@ def _read_tables(source: ir.Value, tiles: ir.TensorProtocol) -> None:
         last, name = nodes[-1].outputs[0], nodes[-1].outputs[0].name or ""
         last.name = None
         rows = functools.partial(layouts.from_dense_tiles, n=shape[0], k=shape[1])
-        table = graph.add_constant(owner, name, graph.lazily(tiles, rows, shape=shape))
+        tables.append(graph.add_constant(owner, name, graph.lazily(tiles, rows, shape=shape)))
         source.meta.setdefault(ORIGIN, name)
-        last.replace_all_uses_with(table)
+        last.replace_all_uses_with(tables[-1])
         owner.remove(nodes, safe=True)
+    return tables
 
 
 def _made_rows(turn: ir.Node, tiles: tuple[int, ...]) -> tuple[list[ir.Node], tuple[int, ...]]:
