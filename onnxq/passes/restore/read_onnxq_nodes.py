@@ -275,7 +275,9 @@ def _read_tables(source: ir.Value, tiles: ir.TensorProtocol) -> list[ir.Value]:
     owner, tables = source.graph, list[ir.Value]()
     for turn in list(source.consumers()):
         nodes, shape = _made_rows(turn, tuple(tiles.shape.numpy()))
-        if not isinstance(owner, ir.Graph) or not nodes or nodes[-1].outputs[0].is_graph_output():
+        if not isinstance(owner, ir.Graph) or any(node.graph is not owner for node in nodes):
+            continue
+        if not nodes or nodes[-1].outputs[0].is_graph_output():
             continue
         last, name = nodes[-1].outputs[0], nodes[-1].outputs[0].name or ""
         last.name = None
