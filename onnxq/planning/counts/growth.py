@@ -77,7 +77,9 @@ class _Powers:
         if op in ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "ConstantOfShape"):
             is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
         else:
-            is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in numbers)
+            # What is looked up in a table by what the model is given is an activation, whatever the table is of.
+            read = [value for value in node.inputs if value is not None]
+            is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in read)
             power = self._power(node, numbers)
         # Activations by themselves do not grow, nor do they get smaller for a size that divides them, as in a mean.
         is_known = is_of_sizes or all(graph.constant(value) is not None or value in self.found for value in numbers)
