@@ -250,7 +250,7 @@ def _put_in(
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused, is_foreign=is_foreign)
     told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
-    held = doubts.held(stayed.values, sources, tensors, own, told)
+    held = doubts.held([*stayed.values, *doubts.chosen(model, sources)], sources, tensors, own, told)
     told.misfits += held
     old = {value.name for values in held.values() for value in values}
     told.bare = [name for name in told.bare if name not in old]

@@ -84,6 +84,19 @@ def mixed(p: Any, x: Any) -> Any:
     return w[0, 0] * x + w[0, 1] * x.tanh() + w[1, 2] * x.relu()
 
 
+def by_heads(p: Any) -> Any:
+    return p.view(4, 2, N // 8, *p.shape[1:]).transpose(0, 1).reshape(p.shape)
+
+
+class Kernel(nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = nn.Conv1d(5, 5, 1)
+
+    def forward(self, x: Any) -> Any:
+        return functional.conv1d(x, self.c.weight.transpose(0, 1), self.c.bias)
+
+
 class Tagger(nn.Module):  # type: ignore[name-defined, misc]
     """With parts that are not exported: transitions of a CRF, another layer, a queue."""
 
@@ -97,6 +110,7 @@ class Tagger(nn.Module):  # type: ignore[name-defined, misc]
         return self.fc(x)
 
 
+NOTED = r"taken as they are, .* computed from them: .*inner\.weight"
 #: The network, and what each exporter's file is refused with, or is noted of it; "": it computes what torch does.
 CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "plain": (lambda: nn.Linear(N, N), "", ""),
@@ -104,11 +118,34 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "masked": (lambda: Layer(lambda s, x: linear(s, x, s.weight * s.mask)), r"\(mul\)", r"times '.*mask'"),
     "masked, turned": (lambda: Layer(lambda s, x: x @ (s.weight * s.mask).T + s.bias), r"\(mul\)", r"times '.*mask'"),
     "scaled bias": (lambda: Layer(lambda s, x: linear(s, x, s.weight, s.bias * 2)), r"\(mul\)", "it lost its name"),
-    "sum": (lambda: Layer(lambda s, x: linear(s, x, s.weight + s.weight.T)), r"\(add\)", "equal to its transpose"),
+    "sum": (
+        lambda: Layer(lambda s, x: linear(s, x, s.weight + s.weight.T)),
+        r"\(add\)",
+        NOTED,
+    ),
     "standardised": (lambda: Layer(lambda s, x: linear(s, x, s.weight / s.weight.std(1, keepdim=True))), "div", ""),
+    "turned": (lambda: Layer(lambda s, x: linear(s, x, s.weight.t())), r"\(t\)", ""),
+    "turned before": (lambda: Layer(lambda s, x: x @ s.weight.t() + s.bias), "", ""),
+    "heads": (lambda: Layer(lambda s, x: linear(s, x, by_heads(s.weight))), r"\(transpose\)", NOTED),
+    "bias of heads": (
+        lambda: Layer(lambda s, x: linear(s, x, s.weight, by_heads(s.bias))),
+        r"bias' .*\(transpose\)",
+        "lost its name",
+    ),
+    "kernel": (Kernel, r"\(transpose\), keeps", r"c\.weight goes nowhere"),
     "gated": (lambda: Layer(gated), "", ""),
     "ordered": (lambda: Layer(lambda s, x: linear(s, x, s.weight)[..., s.order].repeat(1, 1, 4)), "", ""),
     "added": (lambda: Layer(lambda s, x: torch.addmm(s.bias, x[0], s.weight, alpha=0.5)[None]), "", ""),
+    "gain of heads": (lambda: Held((N,), lambda p, x: x * by_heads(p)), r"'inner\.p' .*transpose", "gets nothing"),
+    "squares": (lambda: Held((1, 5, N, N), lambda p, x: x @ p.transpose(2, 3)[0, 0]), "transpose", "gets nothing"),
+    "half": (lambda: Held((N,), lambda p, x: torch.add(x, p, alpha=0.5)), r"'inner\.p' \(add\)", "gets nothing"),
+    "less": (lambda: Held((N,), lambda p, x: torch.sub(x, p, alpha=3)), r"'inner\.p' \(sub\)", "gets nothing"),
+    "twice a gate": (lambda: Held((N,), lambda p, x: x * p.sigmoid().sigmoid()), r"\(sigmoid\), keeps", ""),
+    "switch": (
+        lambda: Held((N,), lambda p, x: torch.where(p > 0, x, x.tanh())),
+        r"\(gt\), keeps",
+        "inner.p goes nowhere",
+    ),
     "places": (
         lambda: Held((1, 12, N), lambda p, x: x + p[:, : x.shape[1]], 0),
         r"'inner\.p' \(slice",

@@ -70,7 +70,8 @@ def _by_biases(work: Work) -> None:
         weights = [w for use in value.uses() for w in products(use.node, value)]
         sources = {_beside_bias(work, weight.node) for weight in weights}
         source = sources.pop() if len(sources) == 1 else ""
-        if source in work.spare:
+        said = work.sources.of(value)
+        if source in work.spare and (said is None or (said.is_whole and said.is_right)):
             p = work.read(source)
             made = p.T if weights[0].role.contraction == 0 else p
             if made.shape == weights[0].shape:
@@ -133,9 +134,13 @@ def _by_sources(work: Work) -> None:
             continue
         function = MADE[how] if how in MADE else _MORE[how]
         p = function(work.read(source))
-        found = list(views(c, p))
+        if not is_repeated:
+            laid = made.laid(p, c.shape)
+            found = [] if laid is None else [laid]
+        else:
+            found = [] if made.turns else [view(p) for view in views(c, p, is_in_order=True)]
         if len(found) == 1:
-            work.give(name, source, found[0](p), how)
+            work.give(name, source, found[0], how)
 
 
 def _by_source_of_product(work: Work, name: str, value: ir.Value, source: str, made: Made) -> None:
@@ -144,7 +149,14 @@ def _by_source_of_product(work: Work, name: str, value: ir.Value, source: str, m
     is_turned = {"linear." in call_of(w.node) for w in weights} == {not made.operators} and len(made.operators) < 2
     p, (n, k) = work.read(source), sizes(weights[0])
     is_one = len({w.role.contraction for w in weights}) == 1
-    if made.is_whole and is_one and p.shape == (n, k) and (n != k or is_turned) and not source.endswith(".weight"):
+    if (
+        made.is_whole
+        and made.is_right
+        and is_one
+        and p.shape == (n, k)
+        and (n != k or is_turned)
+        and not source.endswith(".weight")
+    ):
         work.give(name, source, p.T if weights[0].role.contraction == 0 else p, "{}")
 
 
@@ -212,7 +224,9 @@ def _fits(work: Work, name: str, value: ir.Value, source: str) -> Iterator[tuple
         return
     p, named = work.read(source), ("{}",) if is_slope else _named(name)
     is_looked_up = _operator(name) == "embedding"  # all of a table, as places are
-    is_told = is_slope or is_looked_up or (not work.is_checked and len(named) == 1)
+    said = work.sources.of(value)
+    is_in_order = said is None or not said.turns
+    is_told = is_slope or (is_in_order and (is_looked_up or (not work.is_checked and len(named) == 1)))
     tried = []
     for how, function, view in ways(c, p):
         if how in named:

@@ -83,7 +83,7 @@ def held(
     """Constants that have old numbers of tensors, by a sentence about them.
 
     Args:
-        values: those that have the numbers which they had in the file.
+        values: those that have the numbers which they had in the file, floats or what was `chosen`.
         own: the constants of floats there.
         match: what of the checkpoint went where, or nowhere.
     """
@@ -94,12 +94,23 @@ def held(
         for name in placed.intersection(found.parameters):
             if _has_others(name, value, found, sources, tensors, own):
                 by_tensor.setdefault(name, []).append(value)
-    how = {value: f" ({', '.join(found.operators)})" if found.operators else "" for value, found in made}
+    how = {value: f" ({', '.join(dict.fromkeys(x.operators))})" if x.operators else "" for value, x in made}
     return {
         f"{listed([str(value.name) for value in of], MOST)} of the model, which the exporter computed from '{name}'"
         f"{how[of[0]]}, {'keeps its' if len(of) == 1 else 'keep their'} numbers; export the trained model": of
         for name, of in by_tensor.items()
     }
+
+
+def chosen(model: ir.Model, sources: Sources) -> list[ir.Value]:
+    """Truth values and whole numbers that were computed by an operator: which numbers are positive, or the largest."""
+    values = [value for owner in graph.graphs(model) for value in owner.initializers.values()]
+    constants = ((value, graph.constant(value), sources.of(value)) for value in values)
+    return [
+        value
+        for value, tensor, made in constants
+        if tensor is not None and tensor.dtype not in graph.FLOATS and made is not None and made.operators
+    ]
 
 
 def _has_others(

@@ -38,7 +38,9 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
             if np.array_equal(made, given):
                 value.const_value = ir.tensor(made, name=name)
                 placed.append(source)
-        elif (source := _source_of(value, own, tensors, sources)) and _is_reordered(own, tensors[source]):
+        elif (source := _source_of(value, own, tensors, sources)) and _is_reordered(
+            value, own, tensors[source], sources
+        ):
             value.const_value = ir.tensor(tensors[source].astype(own.dtype).reshape(own.shape), name=name)
             placed.append(source)
         else:
@@ -66,9 +68,11 @@ def _source_of(value: ir.Value, own: NDArray, tensors: Mapping[str, Any], source
     return source if isinstance(found, np.ndarray) and found.dtype.kind in "iub" and found.size == own.size else ""
 
 
-def _is_reordered(own: NDArray, given: NDArray) -> bool:
-    """Whether vectors have the same numbers: what computes with these would have made others of them."""
-    is_vector = len(_sizes(own)) == len(_sizes(given)) == 1
+def _is_reordered(value: ir.Value, own: NDArray, given: NDArray, sources: Sources) -> bool:
+    """Whether vectors have the same numbers: what computes with these would have made others of them, and what turns
+    them would have had them in another order."""
+    made = sources.of(value)
+    is_vector = len(_sizes(own)) == len(_sizes(given)) == 1 and made is not None and made.is_in_order
     return is_vector and np.array_equal(np.sort(own, axis=None), np.sort(given, axis=None))
 
 

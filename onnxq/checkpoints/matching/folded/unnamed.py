@@ -5,8 +5,9 @@ them from; parameters that a node reads as they are keep their names:
 
     1. Weights of a Gemm that reads them as torch has them, and biases, are parameters by their own names, or computed.
     2. Of weights that it turned (`onnx::MatMul_14`), numbers may tell: they are a multiple of the parameter, or it
-       with the zeros of a mask that is beside it in the checkpoint, or equal to their transpose.
-    3. Else numbers that are like the parameter's tell that they are it, and others nothing: that is noted.
+       with the zeros of a mask that is beside it in the checkpoint. Matrices of a single number, or of a single row or
+       column, tell nothing; those that are equal to their transpose may have been so before training.
+    3. Else only numbers that are the parameter's tell that they are it: others are noted.
 
 Source: torch's jit/passes/onnx/constant_fold.cpp.
 """
@@ -81,8 +82,8 @@ class Parameters:
         how = f"times '{mask}'" if mask else ""
         how = how or computed(called, own, given, is_turned=lies_turned, is_checked=self._is_checked)
         self._refuse(parameter, node, reads, how)
-        if lies_turned and np.ptp(own) and sqnr(own, given) < LIKE:
-            self._untold[parameter] = None
+        if lies_turned or _AS_IT_IS.match(called):
+            self._doubt(parameter, own, given)
 
     def require_bias(self, node: ir.Node, index: int, name: str, given: NDArray) -> None:
         """
@@ -95,6 +96,7 @@ class Parameters:
             own = tensor.numpy()
             if own.ndim == 1 and own.shape == given.shape and given.dtype.kind in "fV":
                 how = how or computed(called, own, given, is_turned=False, is_checked=self._is_checked)
+                self._doubt(name, own, given)
         self._refuse(name, node, "adds", how)
 
     def _refuse(self, parameter: str, node: ir.Node, reads: str, how: str) -> None:
@@ -104,13 +106,19 @@ class Parameters:
                 f"({how}); export the trained model"
             )
 
+    def _doubt(self, parameter: str, own: NDArray, given: NDArray) -> None:
+        """Nothing but its numbers tells that something is a parameter as it is."""
+        own, given = arguments.numbers(own), arguments.numbers(given)
+        if np.ptp(own) and sqnr(own, given) < MULTIPLE:
+            self._untold[parameter] = None
+
     def notes(self) -> list[str]:
         """A sentence about those of which nothing tells it."""
         if not self._untold:
             return []
         they = "it is" if len(self._untold) == 1 else "they are"
         return [
-            f"taken as {they}, though torch's older exporter does not say whether the model multiplies by something "
+            f"taken as {they}, though torch's older exporter does not say whether the model reads something "
             f"that it computed from {'it' if len(self._untold) == 1 else 'them'}: {listed([*self._untold], MOST)}"
         ]
 
@@ -134,11 +142,10 @@ def computed(name: str, own: NDArray, given: NDArray, *, is_turned: bool, is_che
         return ""
     likeness, power = sqnr(own, given), float((given**2).sum())
     factor = float((own * given).sum()) / power if power else 0.0
-    is_multiple = own.any() and likeness + MEASURE < (fitted := sqnr(own, factor * given))
+    tells = bool(np.ptp(own)) and min(own.shape) > (own.ndim > 1)
+    is_multiple = tells and likeness + MEASURE < (fitted := sqnr(own, factor * given))
     if is_multiple and fitted >= MULTIPLE:
         return f"times {factor:.3g}"
-    if own.ndim == 2 and _is_symmetric(own) and not _is_symmetric(given):
-        return "equal to its transpose"
     is_known = is_turned or not _AS_IT_IS.match(name) or not is_checked or (likeness >= LIKE and not is_multiple)
     return "" if is_known else "it lost its name"
 
@@ -156,10 +163,3 @@ def mask_of(own: NDArray, given: NDArray, beside: Iterable[str], tensors: Mappin
         if mask.shape == own.shape and np.array_equal(mask == 0, zeros) and bool((mask[~zeros] == 1).all()):
             return name
     return ""
-
-
-def _is_symmetric(w: NDArray) -> bool:
-    """But for diagonals, as identities are; of a square whose first rows these are."""
-    n, k = w.shape
-    w = w[:, :n]
-    return n <= k and np.array_equal(w, w.T) and bool((w - np.diag(np.diag(w))).any())

@@ -20,8 +20,20 @@ CLEAR = 4.0
 View = Callable[[NDArray], NDArray]
 
 
-def views(c: NDArray, p: NDArray) -> Iterator[View]:
-    """Ways in which an array that is like `p` lies as `c`, which are all that shapes allow."""
+def turned(p: NDArray, shape: tuple[int, ...]) -> NDArray | None:
+    """An array whose axes lie in another order, as sizes tell that all differ; None if they do not."""
+    sizes, wanted = ([size for size in each if size != 1] for each in (p.shape, shape))
+    if len({*sizes}) < len(sizes) or sorted(sizes) != sorted(wanted):
+        return None
+    return p.reshape(sizes).transpose([sizes.index(size) for size in wanted]).reshape(shape)
+
+
+def views(c: NDArray, p: NDArray, *, is_in_order: bool = False) -> Iterator[View]:
+    """Ways in which an array that is like `p` lies as `c`, which are all that shapes allow.
+
+    Args:
+        is_in_order: whether it is known to be neither turned nor looked up.
+    """
     sizes = tuple(size for size in p.shape if size != 1)
     moving = {i: size for i, size in enumerate(c.shape) if size != 1 and not _is_equal_along(c, i)}
     every = {i: size for i, size in enumerate(c.shape) if size != 1}
@@ -33,12 +45,12 @@ def views(c: NDArray, p: NDArray) -> Iterator[View]:
         found = []
         if wanted == sizes:
             found.append(_spread(here, c.shape, is_turned=False))
-        if len(sizes) == 2 and wanted == sizes[::-1]:
+        if len(sizes) == 2 and wanted == sizes[::-1] and not is_in_order:
             found.append(_spread(here, c.shape, is_turned=True))
         if found or kept is not moving:
             yield from found
             return
-        if len(sizes) == 2 and wanted:
+        if len(sizes) == 2 and wanted and not is_in_order:
             yield from _looked_up(c, p.reshape(sizes), kept, here)
 
 
