@@ -149,13 +149,14 @@ def test_a_table_whose_rows_were_rearranged_is_not_given_its_parameter(tmp_path:
         imported(tmp_path, model, {"e.weight": normal(12, 8, seed=1)})
 
 
+@pytest.mark.parametrize("match", ["auto", "unchecked"])
 @pytest.mark.parametrize("call", ["add", "baddbmm"])
-def test_what_a_call_multiplies_by_a_number_is_not_the_parameter(tmp_path: Path, call: str) -> None:
+def test_what_a_call_multiplies_by_a_number_is_not_the_parameter(tmp_path: Path, call: str, match: str) -> None:
     own = {"fc.w": normal(8, 8), "val_2": normal(8)}
     calls = {"b": LINEAR.replace("linear", call).format("%h, %p_pos_p").replace("{}", "{alpha: 0.5}")}
     model = exported(tmp_path, ADDED.format("val_2"), own, {"val_2": ["pos.p", "val_1"]}, calls, {"a": "fc"})
     with pytest.raises(BadModel, match=rf"val_2 of the model, .* from 'pos\.p' \({call}\), keeps"):
-        imported(tmp_path, model, {"fc.w": normal(8, 8, seed=5), "pos.p": normal(8, seed=1)})
+        imported(tmp_path, model, {"fc.w": normal(8, 8, seed=5), "pos.p": normal(8, seed=1)}, match=match)
 
 
 def test_truth_values_of_a_parameter_that_has_other_numbers_are_told(tmp_path: Path) -> None:

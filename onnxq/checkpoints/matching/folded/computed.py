@@ -15,6 +15,7 @@ numbers, as before training, never tell what was made of them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -149,14 +150,8 @@ def _by_source_of_product(work: Work, name: str, value: ir.Value, source: str, m
     is_turned = {"linear." in call_of(w.node) for w in weights} == {not made.operators} and len(made.operators) < 2
     p, (n, k) = work.read(source), sizes(weights[0])
     is_one = len({w.role.contraction for w in weights}) == 1
-    if (
-        made.is_whole
-        and made.is_right
-        and is_one
-        and p.shape == (n, k)
-        and (n != k or is_turned)
-        and not source.endswith(".weight")
-    ):
+    is_known = made.is_whole and made.is_right and is_one and (n != k or is_turned)
+    if is_known and p.shape == (n, k) and not source.endswith(".weight"):
         work.give(name, source, p.T if weights[0].role.contraction == 0 else p, "{}")
 
 
@@ -224,9 +219,8 @@ def _fits(work: Work, name: str, value: ir.Value, source: str) -> Iterator[tuple
         return
     p, named = work.read(source), ("{}",) if is_slope else _named(name)
     is_looked_up = _operator(name) == "embedding"  # all of a table, as places are
-    said = work.sources.of(value)
-    is_in_order = said is None or not said.turns
-    is_told = is_slope or (is_in_order and (is_looked_up or (not work.is_checked and len(named) == 1)))
+    is_plain = _is_plain(work.sources.of(value))
+    is_told = is_slope or (is_plain and (is_looked_up or (not work.is_checked and len(named) == 1)))
     tried = []
     for how, function, view in ways(c, p):
         if how in named:
@@ -236,6 +230,14 @@ def _fits(work: Work, name: str, value: ir.Value, source: str) -> Iterator[tuple
     tried.sort(key=lambda each: -each[0])
     if tried and tried[0][0] >= LIKE_MADE and all(x <= tried[0][0] - LIKE for x, _, _ in tried[1:]):
         yield tried[0][0], name, source, tried[0][1], tried[0][2]
+
+
+def _is_plain(made: Made | None) -> bool:
+    """Whether a constant was made by the operator that it is called by, and nothing else but a move in order."""
+    if made is None:
+        return True
+    others = made.operators[made.is_last :]
+    return not made.turns and dataclasses.replace(made, operators=others).is_moved
 
 
 def _likeness(c: NDArray, made: NDArray) -> float:

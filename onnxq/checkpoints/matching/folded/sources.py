@@ -150,9 +150,8 @@ class Sources:
         operators = list(_operators([name, *(x for x in _NAME.findall(said) if renamed(x) not in self._tensors)]))
         is_last = bool([*_operators([name])])
         readers = [use.node for use in value.uses()]
-        calls = (
-            [] if is_last else [call for node in readers if (call := call_of(node)) and not _PLAIN_CALL.search(call)]
-        )
+        calls = [] if is_last else [call for node in readers if (call := call_of(node))]
+        calls = [call for call in calls if not _PLAIN_CALL.search(call)]
         operators += [found[1] for call in calls[:1] if (found := _CALLED.search(call))]
         weights = [w for node in readers for w in weights_of(node, least=1) if w.value is value and _is_product(w)]
         made = Made(parameters, tuple(operators), is_last, is_turned=bool(weights) and not is_last)
