@@ -61,6 +61,17 @@ class Twice(nn.Module):  # type: ignore[name-defined, misc]
         return self.r(x)[0] + self.r(torch.tanh(x))[0][:, :1]
 
 
+class Begun(nn.Module):  # type: ignore[name-defined, misc]
+    """A recurrent module that begins with parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.r, self.h, self.c = nn.LSTM(N, N, batch_first=True), *(nn.Parameter(torch.randn(1, 1, N)) for _ in "hc")
+
+    def forward(self, x: Any) -> Any:
+        return self.r(x, (self.h.expand(1, 1, N), self.c.expand(1, 1, N)))[0]
+
+
 class Cross(nn.Module):  # type: ignore[name-defined, misc]
     def __init__(self) -> None:
         super().__init__()
@@ -156,6 +167,7 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "gate": (lambda: Held((), lambda p, x: x * p.sigmoid()), "", ""),
     "twice": (lambda: Twice(nn.GRU), "", ""),
     "twice, LSTM": (lambda: Twice(nn.LSTM), "", ""),
+    "begun": (Begun, "", ""),
     "attention": (Cross, "", ""),
 }
 

@@ -58,6 +58,8 @@ _PLAIN_CALL = re.compile(
     r"(?!.*\b(alpha|beta|value): )"
 )
 _CALLED = re.compile(r"target=torch\.ops\.\w+\.(\w+)")
+#: Input of recurrent operators that is their first state; then come a cell and weights of peepholes, which torch lacks.
+_FIRST_STATE = 5
 _AS_IT_IS = Renaming()
 
 
@@ -150,8 +152,8 @@ class Sources:
         operators = list(_operators([name, *(x for x in _NAME.findall(said) if renamed(x) not in self._tensors)]))
         is_last = bool([*_operators([name])])
         readers = [use.node for use in value.uses()]
-        calls = [] if is_last else [call for node in readers if (call := call_of(node))]
-        calls = [call for call in calls if not _PLAIN_CALL.search(call)]
+        others = [] if is_last else [use.node for use in value.uses() if not _is_state(use.node, use.idx)]
+        calls = [call for node in others if (call := call_of(node)) and not _PLAIN_CALL.search(call)]
         operators += [found[1] for call in calls[:1] if (found := _CALLED.search(call))]
         weights = [w for node in readers for w in weights_of(node, least=1) if w.value is value and _is_product(w)]
         made = Made(parameters, tuple(operators), is_last, is_turned=bool(weights) and not is_last)
@@ -193,6 +195,11 @@ class Sources:
 
 def _is_product(weight: Weight) -> bool:
     return graph.is_op(weight.node, "MatMul", "Gemm") and weight.role.index == 1
+
+
+def _is_state(node: ir.Node, index: int) -> bool:
+    """What a recurrent module begins with, and no weight, whose gates exporters put in another order."""
+    return graph.is_op(node, "LSTM", "GRU", "RNN") and index >= _FIRST_STATE
 
 
 def _operators(names: Collection[str]) -> Iterator[str]:
