@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.matching.folded.sources import Sources
+from onnxq.checkpoints.matching.folded.sources import Made, Sources
 from onnxq.checkpoints.matching.parameters import FEW, is_of_buffers
 from onnxq.model import graph
 
@@ -32,15 +32,14 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
     others: dict[tuple[int, ...], list[tuple[str, NDArray, str]]] = {}
     for name, value, tensor in constants:
         source, own = name if name in tensors else sources.renamed(name), tensor.numpy()
+        made = sources.of(value)
         given = tensors.get(source)
         if isinstance(given, np.ndarray) and given.dtype.kind in "iub" and given.shape == own.shape:
             made = given.astype(own.dtype)
             if np.array_equal(made, given):
                 value.const_value = ir.tensor(made, name=name)
                 placed.append(source)
-        elif (source := _source_of(value, own, tensors, sources)) and _is_reordered(
-            value, own, tensors[source], sources
-        ):
+        elif (source := _source_of(made, own, tensors)) and _is_reordered(own, tensors[source], made):
             value.const_value = ir.tensor(tensors[source].astype(own.dtype).reshape(own.shape), name=name)
             placed.append(source)
         else:
@@ -60,18 +59,16 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
     return placed, told, perhaps
 
 
-def _source_of(value: ir.Value, own: NDArray, tensors: Mapping[str, Any], sources: Sources) -> str:
+def _source_of(made: Made | None, own: NDArray, tensors: Mapping[str, Any]) -> str:
     """The buffer that a constant is in another shape, as far as its exporter says it; "" if none."""
-    made = sources.of(value)
     source = made.parameters[0] if made is not None and made.is_whole and len(made.parameters) == 1 else ""
     found = tensors.get(source)
     return source if isinstance(found, np.ndarray) and found.dtype.kind in "iub" and found.size == own.size else ""
 
 
-def _is_reordered(value: ir.Value, own: NDArray, given: NDArray, sources: Sources) -> bool:
+def _is_reordered(own: NDArray, given: NDArray, made: Made | None) -> bool:
     """Whether vectors have the same numbers: what computes with these would have made others of them, and what turns
     them would have had them in another order."""
-    made = sources.of(value)
     is_vector = len(_sizes(own)) == len(_sizes(given)) == 1 and made is not None and made.is_in_order
     return is_vector and np.array_equal(np.sort(own, axis=None), np.sort(given, axis=None))
 
