@@ -108,8 +108,8 @@ TURNED: dict[str, tuple[str, list[str], str, bool, str]] = {
 @pytest.mark.parametrize("kind", TURNED)
 def test_a_square_that_was_turned_is_not_given_its_parameter(tmp_path: Path, kind: str, match: str) -> None:
     name, sources, passed, is_gemm, says = TURNED[kind]
-    text = "g (float[3,8] x) => (float[3,8] y) { [a] y = "
-    text += f'Gemm <transB = 1> (x, "{name}") }}' if is_gemm else f'MatMul(x, "{name}") }}'
+    op = "Gemm <transB = 1>" if is_gemm else "MatMul"
+    text = f"g (float[3,8] x) => (float[3,8] y) {{ [a] y = {op} (x, {name}) }}"
     calls = {"a": LINEAR.format(f"%x, {passed}")}
     model = exported(tmp_path, text, {name: normal(8, 8)}, {name: sources}, calls, {"a": "fc"})
     new, x = {"fc.weight": normal(8, 8, seed=2)}, normal(3, 8, seed=9)
@@ -289,12 +289,10 @@ def test_what_the_older_exporter_computed_is_not_given_the_parameter(tmp_path: P
     assert [("taken as it is" in note) for note in done.match.notes] == [True] * is_noted
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (8, 1), (1, 8)])
-def test_a_single_row_or_column_tells_no_factor(tmp_path: Path, shape: tuple[int, int]) -> None:
-    text = (
-        f"""g (float[3,{shape[0]}] x) => (float[3,{shape[1]}] y) {{ ["/fc/MatMul"] y = MatMul(x, "onnx::MatMul_3") }}"""
-    )
-    w, x = normal(*shape), normal(3, shape[0], seed=9)
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (8, 1), (1, 8)])
+def test_a_single_row_or_column_tells_no_factor(tmp_path: Path, k: int, n: int) -> None:
+    text = f"""g (float[3,{k}] x) => (float[3,{n}] y) {{ ["/fc/MatMul"] y = MatMul(x, "onnx::MatMul_3") }}"""
+    w, x = normal(k, n), normal(3, k, seed=9)
     done = imported(tmp_path, tiny.save(tiny.model(text, {"onnx::MatMul_3": w}), tmp_path), {"fc.weight": w.T * 1.07})
     np.testing.assert_allclose(outputs(done, x=x), x @ w * 1.07, rtol=1e-4, atol=1e-5)
 

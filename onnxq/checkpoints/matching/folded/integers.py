@@ -32,14 +32,14 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
     others: dict[tuple[int, ...], list[tuple[str, NDArray, str]]] = {}
     for name, value, tensor in constants:
         source, own = name if name in tensors else sources.renamed(name), tensor.numpy()
-        made = sources.of(value)
+        said = sources.of(value)
         given = tensors.get(source)
         if isinstance(given, np.ndarray) and given.dtype.kind in "iub" and given.shape == own.shape:
             made = given.astype(own.dtype)
             if np.array_equal(made, given):
                 value.const_value = ir.tensor(made, name=name)
                 placed.append(source)
-        elif (source := _source_of(made, own, tensors)) and _is_reordered(own, tensors[source], made):
+        elif (source := _source_of(said, own, tensors)) and _is_reordered(own, tensors[source], said):
             value.const_value = ir.tensor(tensors[source].astype(own.dtype).reshape(own.shape), name=name)
             placed.append(source)
         else:
