@@ -258,7 +258,8 @@ def _put_in(
         known = left.same.union(left.lost)
         doubtful = modules.doubts(tensors, [name for name in told.unused if name not in known], left.old)
         told.misfits += doubtful.values()
-        told.notes += doubts.perhaps(stayed.values, tensors, [x for x in told.unused if x not in known | {*doubtful}])
+        explained = known.union(doubtful)
+        told.notes += doubts.perhaps(stayed.values, tensors, [x for x in told.unused if x not in explained])
         if is_whole and not _are_added(told, how):
             shaped = {source for name in told.bare for source in (name, renamed(name)) if source in told.unused}
             told.misfits += leftovers.vanished(tensors, told.unused, known.union(doubtful, folded.withheld, shaped))

@@ -162,7 +162,7 @@ if importlib.util.find_spec("pyarrow"):
         "table that says it has fewer rows than none": Hostile(_saying_rows(-1), "is not a readable table"),
         "page that says it unpacks to much more": Hostile(_saying_page(2, (1 << 20) - 1), "is not a readable table"),
         "page that says it is packed in nothing": Hostile(_saying_page(3, 0), "is not a readable table"),
-        "page that says it holds a million numbers": Hostile(_saying_page(5, (1 << 20) - 1), "has shape [1, 1]"),
+        "page that says it holds a million numbers": Hostile(_saying_page(5, (1 << 20) - 1), "is not a readable table"),
         "row of 64 MB in a few hundred bytes": Hostile(_row_of(1 << 24), "'x' has shape [1, 16777216]"),
         "notes on columns nested without end": Hostile(_deep, "", code=0),
     }
