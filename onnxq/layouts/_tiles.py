@@ -158,7 +158,12 @@ def steps_to_rows(tiles: tuple[int, ...], shape: tuple[int, ...]) -> list[Step] 
 
     Args:
         tiles: their shape.
+
+    Raises:
+        ValueError: a shape that is no tuple.
     """
+    if not (isinstance(tiles, tuple) and isinstance(shape, tuple)):
+        raise ValueError("shapes are tuples of sizes")
     if len(tiles) != 4 or len(shape) != 2:
         return None
     rows, columns = tiles[0] * tiles[2], tiles[1] * tiles[3]

@@ -256,7 +256,7 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
             yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 
     def some(limit: int) -> tuple[Reads, int]:
-        count = sum(table.count_of(file, schema.names[0]) for file in files)
+        count = sum(table.count_of(file, schema.names[0], spread.MOST_ROWS) for file in files)
         chosen = spread.Rows(files, used.types, spread.chosen(limit, count))
         return lambda: reads(chosen), count
 

@@ -13,6 +13,8 @@ from onnxq.samples.tables import table
 #: Bytes of rows that are kept from one pass over the files to the next.
 _KEPT = 1 << 26
 _GOLDEN = (5**0.5 - 1) / 2
+#: Rows of all files that are counted; of more the first will do.
+MOST_ROWS = 1 << 24
 
 #: A file, a batch of its rows, where in it a row is, and which of the file it is.
 Row = tuple[Path, Any, int, int]
@@ -63,11 +65,13 @@ class Rows:
                         number = rest.popleft()
                         yield file, table.alone(batch, number - first), 0, number - start
                     first += batch.num_rows
-            if not rest:
-                return
+                    if not rest:
+                        return
 
 
 def chosen(limit: int, count: int) -> list[int]:
     """`limit` numbers below `count`, one of each of as many stretches, here and there: classes may take turns."""
+    if count > MOST_ROWS:
+        return list(range(limit))
     ends = [i * count // limit for i in range(limit + 1)]
     return [a + int(i * _GOLDEN % 1 * (b - a)) for i, (a, b) in enumerate(itertools.pairwise(ends))]
