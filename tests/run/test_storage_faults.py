@@ -34,7 +34,9 @@ COMMANDS = {
     "ranges into a store": (
         ["calibrate", "model.onnx", "-s", "w8a8", "--data", "data.npz", "-f", "-o", "s3://shop/out/m.ranges"]
     ),
-    "weights": ["import-weights", "model.onnx", "s3://shop/weights.npz", "--no-check", "-f", "-o", "out/q.onnx"],
+    "weights": (
+        ["import-weights", "model.onnx", "s3://shop/weights.npz", "--partial", "--no-check", "-f", "-o", "out/q.onnx"]
+    ),
     "a folder of data": [
         "calibrate",
         "model.onnx",
