@@ -160,6 +160,13 @@ class Unreadable:
         """
         raise BadModel(self.told)
 
+    def __len__(self) -> int:
+        """
+        Raises:
+            BadModel: always.
+        """
+        raise BadModel(self.told)
+
     @property
     def told(self) -> str:
         return f"tensor '{self.name}' is of type {self.word}, which numpy does not have"

@@ -16,6 +16,7 @@ from tiny import normal
 
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.matching import leftovers
+from onnxq.checkpoints.tensors import Unreadable
 from onnxq.cli import main
 from onnxq.errors import BadModel, OnnxqError
 from onnxq.runtime.session import Session
@@ -291,3 +292,8 @@ def test_a_permutation_of_a_name_that_an_exporter_made_up_is_the_same_or_refused
             imported(tmp_path, model, new)
         return
     assert imported(tmp_path, model, new).match.unused == ["perm", "position_ids"]
+
+
+def test_what_takes_the_length_of_a_tensor_that_numpy_has_no_type_for_is_told_so() -> None:
+    with pytest.raises(BadModel, match="'w' is of type F8_E8M0, which numpy does not have"):
+        len(Unreadable("w", (2, 2), "F8_E8M0"))
