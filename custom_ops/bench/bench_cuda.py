@@ -202,7 +202,12 @@ def markdown(rows: list[Row], machine: str, copy: float) -> str:
 @click.option("--thresholds", "table", is_flag=True, help="Time every kernel at every M: the table of choose.h.")
 @click.option("--shape", type=(int, int), help="N and K, instead of the three.")
 @click.option("--rows", "rows_", help="Numbers of rows, separated by commas.")
-@click.option("--repeats", default=30, show_default=True, help="Replays of a graph, of which the median is taken.")
+@click.option(
+    "--repeats",
+    default=bench_peers.REPEATS,
+    show_default=True,
+    help="Replays of a graph of ours, of which the median is taken.",
+)
 @click.option("--no-peers", is_flag=True, help="Do not measure onnxruntime and PyTorch.")
 @click.option("--library", type=click.Path(path_type=Path), help="libonnxq_cuda, if not the installed one.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the tables here, as Markdown.")

@@ -23,7 +23,6 @@ from onnxq.bench_kernels import products
 
 #: Columns of the result: our node inside onnxruntime, and its own operators.
 NAMES = ("ours in ORT", "MatMulNBits", "MatMulNBits FPA_INTB", "MatMulBnb4")
-REPEATS = 30
 
 
 def spellings(w: products.Weight) -> Iterator[tuple[str, str, str, dict[str, NDArray], dict[str, Any]]]:
@@ -65,7 +64,7 @@ def model(op: str, domain: str, arrays: dict[str, NDArray], attributes: dict[str
 
 
 def timer(
-    made: onnx.ModelProto, w: products.Weight, provider: str = "CUDA", repeats: int = REPEATS
+    made: onnx.ModelProto, w: products.Weight, provider: str = "CUDA", repeats: int = bench_peers.REPEATS
 ) -> bench_peers.Timer:
     """Of a session of `made`, the first product of which is by `w`."""
     count, device = len(made.graph.node), "cuda" if provider == "CUDA" else "cpu"

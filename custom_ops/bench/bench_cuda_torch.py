@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 from onnxq.bench_kernels import products
 
-#: Columns of the result.
-NAMES = ("torchao int4", "bitsandbytes")
-REPEATS = 30
 Multiply = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -66,7 +63,7 @@ def timer(
         with torch.cuda.graph(graph):
             made = [each(x) for each in multiply]
         times = []
-        for i in range(REPEATS + 3):
+        for i in range(bench_peers.REPEATS + 3):
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
             graph.replay()

@@ -21,6 +21,8 @@ from onnxq.bench_kernels import products
 
 #: Bytes of all weights of a case together, far more than any L2 cache.
 TOTAL = 200 << 20
+#: Replays of a graph, of which the median is taken.
+REPEATS = 30
 #: Relative error that float16 and bfloat16 arithmetic may make.
 MOST_ERROR = 0.03
 #: Seconds a process gets.
