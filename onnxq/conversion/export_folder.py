@@ -20,7 +20,7 @@ from onnxq.conversion import files, layers
 from onnxq.conversion.export_weights import Exported, Row, by_inputs, products, require_codes, weights
 from onnxq.conversion.gguf_forms import distance
 from onnxq.conversion.llama.transformers import as_checkpoint
-from onnxq.conversion.restore import restore_all, restore_products
+from onnxq.conversion.restore import restore_weights
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.files import staging
 from onnxq.formats import QuantizedTensor
@@ -67,8 +67,7 @@ def export_folder(
     loaded, _ = files.read(path, environment)
     seen = place.check_destination(folder, [path], guard.force)
     guard.replaces(folder)
-    restore_products(loaded, channels=True)
-    restore_all(loaded)
+    restore_weights(loaded)
     require_codes(path, loaded)
     project = layers.get(to)
     environment.progress.start("comparing with a Llama")

@@ -22,7 +22,7 @@ from onnxq.conversion.files import opened
 from onnxq.conversion.gguf_forms import distance, in_gguf
 from onnxq.conversion.llama.export import as_llama
 from onnxq.conversion.llama.rows import Named
-from onnxq.conversion.restore import restore_all, restore_products
+from onnxq.conversion.restore import restore_weights
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.formats import QuantizedTensor
@@ -99,8 +99,7 @@ def export_weights(
     if output.suffix not in SUFFIXES:
         raise BadRecipe(f"'{output}' is none of {', '.join(SUFFIXES)}, by which the kind of file is told")
     loaded, _ = opened(path, output, environment)
-    restore_products(loaded, channels=True)
-    restore_all(loaded)  # what rounds activations is none of the weights
+    restore_weights(loaded)  # what rounds activations is none of the weights
     require_codes(path, loaded)
     tensors, about, said = list(weights(loaded)), dict[str, Value](), tuple[str, ...]()
     if output.suffix == ".gguf":

@@ -94,6 +94,16 @@ def restore_all(model: ir.Model) -> None:
     )
 
 
+def restore_weights(model: ir.Model) -> None:
+    """`restore_all` for who wants the weights: those of products first, in codes of channels too where they lie so.
+
+    Raises:
+        BadModel: the graph cannot be read.
+    """
+    restore_products(model, channels=True)
+    restore_all(model)
+
+
 def move_alpha(model: ir.Model) -> None:
     """Let a Gemm of codes multiply its input by alpha: kernels have none, and codes stay what they are."""
     names = Names(model)

@@ -148,18 +148,6 @@ def test_rows_of_tables_are_not_filled_up_where_that_takes_more_bytes(
     assert planned("Gather(w, i)", (400, k), Recipe(scheme, block_size=32), "onnxq").reason == ""
 
 
-@pytest.mark.parametrize(
-    ("scheme", "k", "label"),
-    [
-        *(("w4a16", 8, "uint4 b16"), ("w4a16", 24, "uint4 b32"), ("w4a16", 40, "uint4 b32"), ("mxfp4", 8, "mxfp4 b32")),
-        *(("w8a16", 16, "int8 b16"), ("nf4", 24, "nf4 b32"), ("nf4", 40, "nf4 b16")),
-    ],
-)
-def test_products_of_rows_shorter_than_a_block_have_shorter_ones(scheme: str, k: int, label: str) -> None:
-    choice = planned("MatMul(x, w)", (k, 400), Recipe(scheme), "onnxq")
-    assert choice.label == label
-
-
 @pytest.mark.parametrize("scheme", ["w8a8", "w8a8-dynamic", "w8a16", "w4a16", "nf4", "fp16"])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 @pytest.mark.parametrize("node", ["MatMul", "Gather", "Conv"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnxq.conversion.llama import reference
 from onnxq.conversion.llama.decoder import Decoder, find_decoder
 from onnxq.conversion.llama.rope import Rope, find_ropes, sharpen
-from onnxq.conversion.restore import restore_all, restore_products
+from onnxq.conversion.restore import restore_weights
 from onnxq.errors import BadModel, amount
 from onnxq.job import WHOLE_MODEL_BYTES
 from onnxq.made_up.maker import Maker
@@ -55,8 +55,7 @@ def find_llama(path: Path) -> Found:
         BadModel: it is none; why.
     """
     model = load_model(path)
-    restore_products(model, channels=True)
-    restore_all(model)
+    restore_weights(model)
     return _proven(model, path)
 
 

@@ -52,25 +52,35 @@ def batches(
     Raises:
         MissingRuntime, BadData: pyarrow is missing, or the file is none of its kind, or damaged.
     """
+    with _reading(file) as arrow, contextlib.ExitStack() as opened:
+        if is_text(file):
+            cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1], newlines_in_values=True)
+            how = arrow.csv.ConvertOptions(
+                column_types=types, include_columns=only, include_missing_columns=only is not None
+            )
+            read = arrow.csv.ReadOptions(block_size=_block(file))
+            found = opened.enter_context(arrow.csv.open_csv(file, read, cut, how))
+        elif file.suffix.lower() == ".parquet":
+            table = opened.enter_context(arrow.parquet.ParquetFile(file))
+            found = table.iter_batches(_rows_at_once(table.schema_arrow), None if group is None else [group])
+        else:
+            mapped = opened.enter_context(arrow.memory_map(str(file)))
+            found = _messages(arrow, mapped)
+        found = iter(found)
+        while (batch := _next(found)) is not None:
+            yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[Any]:
+    """pyarrow; what it does not read is refused.
+
+    Raises:
+        MissingRuntime, BadData: it is missing, or the file is none of its kind, or damaged.
+    """
     arrow = _arrow()
     try:
-        with contextlib.ExitStack() as opened:
-            if is_text(file):
-                cut = arrow.csv.ParseOptions(delimiter=MARKS[file.suffix.lower()][1], newlines_in_values=True)
-                how = arrow.csv.ConvertOptions(
-                    column_types=types, include_columns=only, include_missing_columns=only is not None
-                )
-                read = arrow.csv.ReadOptions(block_size=_block(file))
-                found = opened.enter_context(arrow.csv.open_csv(file, read, cut, how))
-            elif file.suffix.lower() == ".parquet":
-                table = opened.enter_context(arrow.parquet.ParquetFile(file))
-                found = table.iter_batches(_rows_at_once(table.schema_arrow), None if group is None else [group])
-            else:
-                mapped = opened.enter_context(arrow.memory_map(str(file)))
-                found = _messages(arrow, mapped)
-            found = iter(found)
-            while (batch := _next(found)) is not None:
-                yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+        yield arrow
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
         why = first_line(error)
         if why.startswith("straddling object"):
@@ -136,12 +146,8 @@ def groups_of(file: Path) -> list[int] | None:
     """
     if file.suffix.lower() != ".parquet":
         return None
-    arrow = _arrow()
-    try:
-        with arrow.parquet.ParquetFile(file) as found:
-            return [found.metadata.row_group(i).num_rows for i in range(found.metadata.num_row_groups)]
-    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise BadData(f"'{file}' is not a readable table: {first_line(error)}") from None
+    with _reading(file) as arrow, arrow.parquet.ParquetFile(file) as found:
+        return [found.metadata.row_group(i).num_rows for i in range(found.metadata.num_row_groups)]
 
 
 def alone(batch: Any, row: int) -> Any:

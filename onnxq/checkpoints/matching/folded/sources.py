@@ -35,8 +35,6 @@ FOLDED = "pkg.onnxscript.optimizer.folded_from"
 #: In the graph's metadata: parameters and buffers by their names in the model.
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _NAME, _SIGNED = re.compile(r"'([^']*)'"), re.compile(r"\b(PARAMETER|BUFFER) target='([^']*)'")
-#: Of results of torch's operators: the operator.
-_NUMBER = re.compile(r"(_\d+)+$")
 #: What is no operator on parameters: numbers, and inputs of operators that are made of them.
 _PLAIN = {"val", "scalar_tensor_default", "lifted_tensor", "lift_fresh_copy", "arange", "zeros", "ones", "full"}
 #: Operators that keep all numbers of a parameter in their order: in another shape, in one with other axes of 1, and as
@@ -204,5 +202,5 @@ def _is_state(node: ir.Node, index: int) -> bool:
 
 def _operators(names: Collection[str]) -> Iterator[str]:
     """Those that results are called by, each of several calls."""
-    words = [_NUMBER.sub("", name) for name in dict.fromkeys(names) if "." not in name]
+    words = [told.operator(name) for name in dict.fromkeys(names) if "." not in name]
     return (word for word in words if word not in _PLAIN)

@@ -44,10 +44,15 @@ def _is_of_several(node: ir.Node) -> bool:
     for use in (use for value in node.outputs for use in value.uses()):
         passed = _PASSED.findall(call_of(use.node).partition("](")[2])
         there = {value.name for value in use.node.inputs if value is not None}
-        others = (name for name in passed if _NUMBER.sub("", name) == _NUMBER.sub("", own) and name not in there)
+        others = (name for name in passed if operator(name) == operator(own) and name not in there)
         if own not in (*passed, _result(use.node)) and any(others):
             return True
     return False
+
+
+def operator(name: str) -> str:
+    """What torch called that a result is called by: `mul` of `mul_3`."""
+    return _NUMBER.sub("", name)
 
 
 def _result(node: ir.Node) -> str:
