@@ -20,6 +20,7 @@ from onnxq.calibration.layers.correct_biases import Corrected, biases_corrected
 from onnxq.job import open_job
 from onnxq.output import write
 from onnxq.plan import Method
+from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import NO_RANGES
 
 TEXT = """m (float[1, 8, 9, 9] x) => (float[1, 16, 9, 9] y) {
@@ -78,11 +79,12 @@ def test_where_the_whole_model_is_not_nearer_nothing_changes(tmp_path: Path, mon
     assert biases_corrected(job, job.plan, NO_RANGES).job is job
 
 
-@pytest.mark.parametrize(("size", "wanted"), [(40, 15 + 6), (8, 50)])
+@pytest.mark.parametrize(("size", "wanted", "judged_on"), [(96, 9 + 3, 3), (40, 15 + 6, 3), (8, 50, 6)])
 def test_only_as_many_samples_run_as_tell_a_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wanted: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wanted: int, judged_on: int
 ) -> None:
-    """Of large images every third one, of small ones all; and the six that are held back."""
+    """Of large images every so many-th one, of small ones all; and of the six that are held back every second one at
+    least."""
     text = f"m (float[1, 8, {size}, {size}] x) => (float[1, 64, h, w] y) {{ y = Conv <group = 2> (x, K) }}"
     path = tiny.save(tiny.model(text, {"K": tiny.normal(64, 4, 3, 3)}), tmp_path)
     r = np.random.default_rng(0)
@@ -93,10 +95,19 @@ def test_only_as_many_samples_run_as_tell_a_mean(
         return lambda feeds: runner(*given)(seen.append(int(feed["x"].min())) or feed for feed in feeds)
 
     monkeypatch.setattr(correct_biases, "runner", watched)
+    runs = list[object]()
+
+    class Counted(Session):
+        def run(self, *given: Any) -> Any:
+            runs.append(self)
+            return super().run(*given)
+
+    monkeypatch.setattr(correct_biases, "Session", Counted)
     job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", data)
     assert biases_corrected(job, job.plan, NO_RANGES).notes
     assert len(seen) - 1 == len({*seen}) == wanted  # the first one tells how many rows a sample has
-    assert min(seen) <= 1 and max(seen) >= 48
+    assert min(seen) <= 1 and max(seen) >= (40 if size == 96 else 48)
+    assert len(runs) == 3 * judged_on  # in float, without the biases, and with them
 
 
 def test_groups_of_a_convolution_have_biases_of_their_own(tmp_path: Path) -> None:

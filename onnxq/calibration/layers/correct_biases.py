@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -39,8 +40,9 @@ from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
 GAIN = 0.95
-#: So many samples at least tell a mean, if they have `ROWS` rows for every layer; large images are not all run.
-FEW = 8
+#: So many samples at least tell a mean, if they have `ROWS` rows for every layer, and so many of those held back
+#: whether it helps, if the outputs have so many numbers: large images are not all run.
+FEW, FEW_HELD, ENOUGH_NUMBERS = 8, 3, 1 << 18
 
 
 @dataclass
@@ -113,13 +115,18 @@ def biases_corrected(job: Job, plan: Plan, ranges: Ranges, memory: int | None = 
 
 
 def _noises(job: Job, models: Sequence[ir.Model]) -> list[float]:
-    """How far the outputs of each model are from those in float on samples held back: the sum of noise to signal."""
+    """How far the outputs of each model are from those in float on samples held back, of which `FEW_HELD` are enough if
+    the outputs are large: the sum of noise to signal."""
     assert job.data is not None
     names = [value.name or "" for value in job.model.graph.outputs]
     in_float, *sessions = (Session(model, threads=0) for model in (job.model, *models))
     powers: list[dict[str, NDArray[np.float64]]] = [{} for _ in sessions]
-    for sample in job.data.split(job.sampling.held_back)[1]:
+    least = math.inf
+    for number, sample in enumerate(job.data.split(job.sampling.held_back)[1]):
+        if number >= FEW_HELD and number * least >= ENOUGH_NUMBERS:
+            break
         outputs = [np.asarray(x) for x in in_float.run(sample, names)]
+        least = min([least, *(x.size for x in outputs if x.dtype.kind == "f")])
         for session, sums in zip(sessions, powers, strict=True):
             for name, wanted, found in zip(names, outputs, session.run(sample, names), strict=True):
                 if wanted.dtype.kind == "f" and wanted.shape == np.shape(found):
@@ -167,21 +174,21 @@ def _seen(job: Job, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]]) -
                 if seen.value in values:
                     found[name].add(getattr(found[name], kind), seen.rows(values[seen.value], like))
 
-    fewer = samples.shard(1, _stride(samples, layers, next(run(itertools.islice(samples, 1)), {})))
-    add(fewer, "fitted", fewer.count)
-    add(held_back, "held_back", samples.count)
+    first = next(run(itertools.islice(samples, 1)), {})
+    readers = [each for _, each, _ in layers.values()]
+    add(fewer := _fewer(samples, readers, first, FEW), "fitted", fewer.count)
+    add(fewer := _fewer(held_back, readers, first, FEW_HELD), "held_back", fewer.count)
     return found
 
 
-def _stride(samples: Data, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]], first: Feed) -> int:
-    """Every how many-th sample is enough for all layers.
+def _fewer(samples: Data, readers: Sequence[LayerInput], first: Feed, few: int) -> Data:
+    """Samples evenly spread over these, `few` at least and as many as all layers have `ROWS` rows in.
 
     Args:
         first: what they read in one run.
     """
-    seen = [each for _, each, _ in layers.values()]
-    rows = [len(each.rows(first[each.value], FEW)) if each.value in first else 1 for each in seen]
-    return max(1, samples.count // max(FEW, -(-ROWS // max(1, min(rows)))))
+    rows = min(len(each.rows(first[each.value], few)) if each.value in first else 1 for each in readers)
+    return samples.shard(1, max(1, samples.count // max(few, -(-ROWS // max(1, rows)))))
 
 
 def _error(weight: Weight, seen: LayerInput, encoding: Encoding) -> NDArray[np.float32]:
