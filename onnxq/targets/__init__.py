@@ -55,6 +55,9 @@ class Target:
     rounds_for_float: bool = True
     #: Whether floating-point operators read what was rounded for an integer kernel beside them.
     floats_read_codes: bool = True
+    #: Operators that round what they make in the same kernel if nobody reads it as it was: where a convolution reads
+    #: codes of it all others do, unless the plan keeps the operator in float.
+    rounding: frozenset[str] = frozenset()
     #: Whether products return integers, as convolutions do.
     rounds_products: bool = False
     #: Operators besides those of onnxruntime that compute in integers wherever they stand; those of its own need

@@ -31,6 +31,7 @@ class openvino(Target):
     consumer = "openvino"
     rounds_for_float = False
     floats_read_codes = False
+    rounding = frozenset({"Add", "InstanceNormalization"})
     one_is_enough = True
     left_in_float = frozenset({"LeakyRelu", "Mul", "Sigmoid"})
     without_zero_points = frozenset({"ConvTranspose"})

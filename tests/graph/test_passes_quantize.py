@@ -19,6 +19,7 @@ from onnxq.passes.quantize.replace_matmuls import ReplaceMatMuls
 from onnxq.passes.quantize.store_weights import StoreWeights
 from onnxq.plan import Choice, Method, Plan
 from onnxq.planning.scales import Scale, Scales
+from onnxq.recipe import Recipe
 
 GEMMS = {
     "plain": "Gemm(x, w, b)",
@@ -111,7 +112,7 @@ X_SCALE = Scale(float(np.float32(np.ptp(X) / 255)), round(float(-X.min() / (np.p
 def test_static_products(form: str) -> None:
     text, constants = product(GEMMS[form])
     chosen = plan(Method.STATIC, op_of(GEMMS[form]))
-    made, quality = applied(InsertQDQ(chosen, {"x": X_SCALE}, {"x": 2}, reduce_range=False), text, constants)
+    made, quality = applied(InsertQDQ(chosen, {"x": X_SCALE}, {"x": 2}, Recipe("w8a8")), text, constants)
     assert quality > 33
     node = tiny.find(made, "Gemm")
     assert node.name == "n"
@@ -125,7 +126,7 @@ def maker(value: ir.Value | None) -> ir.Node:
     return node
 
 
-def static_conv(bias: NDArray, weight: NDArray | None = None, **options: bool) -> tuple[ir.Model, float]:
+def static_conv(bias: NDArray, weight: NDArray | None = None, *, reduce_range: bool = False) -> tuple[ir.Model, float]:
     text = "g (float[1,8,5,5] x) => (float[1,24,3,3] y) { [n] y = Conv(x, w, b) }"
     constants = {"w": normal(24, 8, 3, 3) if weight is None else weight, "b": bias}
     proto = tiny.model(text, constants, opset=19)
@@ -137,8 +138,7 @@ def static_conv(bias: NDArray, weight: NDArray | None = None, **options: bool) -
         scales[name] = Scale(step, round(float(-values.min() / step)))
     made = tiny.read(proto)
     prepare(made)
-    options.setdefault("reduce_range", False)
-    InsertQDQ(plan(Method.STATIC, "Conv"), scales, {}, **options)(made)
+    InsertQDQ(plan(Method.STATIC, "Conv"), scales, {}, Recipe("w8a8", reduce_range=reduce_range))(made)
     return made, sqnr(wanted, tiny.evaluate(made, x=x)[0])
 
 

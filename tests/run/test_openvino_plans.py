@@ -18,6 +18,7 @@ from onnxq.checking import elsewhere
 from onnxq.errors import BadModel, BadRecipe
 from onnxq.pipeline import Result
 from onnxq.plan import Method, Plan
+from onnxq.recipe import Rule
 from onnxq.runtime.consumers import open_in
 from onnxq.runtime.consumers import openvino as consumer
 from onnxq.runtime.kernel_times import Kernel
@@ -56,13 +57,19 @@ def by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quantized(
-    folder: Path, body: str, *words: str, keep_slow: bool = False, profile: MachineProfile | None = None
+    folder: Path,
+    body: str,
+    *words: str,
+    keep_slow: bool = False,
+    keep: str = "",
+    profile: MachineProfile | None = None,
 ) -> tuple[Path, Result]:
     text = f"g (float[n, 8, 12, 12] x) => (float[n, c, h, w] y) {{ {body} }}"
     model = tiny.save(tiny.model(text, {word: KERNELS[word] for word in words}), folder)
     x = np.random.default_rng(0).standard_normal((8, 1, 8, 12, 12)).astype(np.float32)
     np.savez(folder / "data.npz", x=x)
-    recipe = Recipe("w8a8", min_sqnr=-np.inf, keep_slow=keep_slow)
+    rules = (Rule("keep", keep),) if keep else ()
+    recipe = Recipe("w8a8", rules, min_sqnr=-np.inf, keep_slow=keep_slow)
     data = folder / "data.npz"
     return model, pipeline.quantize(model, folder / "q.onnx", recipe, target="openvino", data=data, profile=profile)
 
@@ -83,6 +90,28 @@ def test_what_only_floats_read_is_not_rounded(tmp_path: Path, by_rules: None) ->
     found = makers(quantized(tmp_path, body, *"klm")[1].output)
     assert found["Tanh"] == ["Conv"] and found["Add"] == ["Conv", "Tanh"]
     assert found["Conv"] == ["DequantizeLinear"] * 6 and found["QuantizeLinear"].count("Conv") == 2
+
+
+NORM = """s = Constant <value = float[8] {1, 1, 1, 1, 1, 1, 1, 1}> ()  a = Conv <pads = [1, 1, 1, 1]> (x, k)"""
+
+
+@pytest.mark.parametrize(
+    ("makes", "reader"),
+    [
+        ("b = InstanceNormalization (a, s, s)  c = Relu (b)", "DequantizeLinear"),
+        ("b = Tanh (a)  c = Add (b, x)", "DequantizeLinear"),
+        ("b = Tanh (a)  [alone] c = Add (b, x)", "Add"),  # which the user keeps in float
+        ("b = InstanceNormalization (a, s, s)  c = Elu (b)", "Elu"),
+        ("c = Identity (a)", "Conv"),
+    ],
+)
+def test_everybody_reads_codes_that_their_maker_rounds_itself(
+    tmp_path: Path, by_rules: None, makes: str, reader: str
+) -> None:
+    """As it does only if nobody reads what was not rounded."""
+    body = f"{NORM}  {makes}  d = Conv <pads = [1, 1, 1, 1]> (c, l)  e = Softsign (c)  y = Add (d, e)"
+    found = makers(quantized(tmp_path, body, *"kl", keep="alone" if "alone" in makes else "")[1].output)
+    assert found["Softsign"] == [reader]
 
 
 def test_activation_functions_that_kernels_compute_in_floats_are_not_rounded_for(

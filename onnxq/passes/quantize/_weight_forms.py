@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike
 
 from onnxq import algorithms, own_ops
 from onnxq.encoding.lazy import Encoding, GivenTensor, fits_half_scales
-from onnxq.formats import Format, Granularity
+from onnxq.formats import FloatArray, Format, Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE
 from onnxq.own_ops import Variant
+from onnxq.planning.scales import Scale
 from onnxq.summaries.evidence import Evidence, Layer
 
 
@@ -179,3 +180,9 @@ def owner_of(item: ir.Value | ir.Node) -> ir.Graph:
     """The graph or subgraph that `item` belongs to."""
     assert isinstance(item.graph, ir.Graph)
     return item.graph
+
+
+def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
+    """The smallest weight scales with which the bias still fits int32, with one bit to spare."""
+    least = np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)
+    return np.minimum(least, np.finfo(np.float32).max).astype(np.float32)

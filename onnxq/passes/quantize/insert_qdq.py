@@ -18,11 +18,12 @@ from onnxq.model.graph import Names
 from onnxq.model.weights import MIN_ELEMENTS, Weight, has_weights, weights_of
 from onnxq.passes.quantize import PlanPass, Work
 from onnxq.passes.quantize._matmul import AddedBias, added_bias, keep_bias_apart, read_product, to_gemm, weigh_in_codes
-from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
+from onnxq.passes.quantize._weight_forms import WeightForms, least_scales, owner_of
 from onnxq.plan import Method, Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.rows.int8_attention import int8_attention_at
 from onnxq.planning.scales import Scale, Scales, scale_in_file
+from onnxq.recipe import Recipe
 from onnxq.targets import Target
 
 _WEIGHTED = int8_regions.CONVOLUTIONS | {"MatMul", "Gemm"}
@@ -51,23 +52,24 @@ class InsertQDQ(PlanPass):
         ranks: number of dimensions of the activations, by name, as far as known.
     """
 
-    def __init__(self, plan: Plan, activations: Scales, ranks: Mapping[str, int], *, reduce_range: bool) -> None:
+    def __init__(self, plan: Plan, activations: Scales, ranks: Mapping[str, int], recipe: Recipe) -> None:
         super().__init__(plan)
-        self.activations, self.ranks, self.reduce_range = activations, ranks, reduce_range
+        self.activations, self.ranks, self.recipe = activations, ranks, recipe
 
     @classmethod
     def of(cls, work: Work) -> Self:
-        return cls(work.plan, work.scales, work.ranks, reduce_range=work.recipe.reduce_range)
+        return cls(work.plan, work.scales, work.ranks, work.recipe)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         chosen = {choice.node for choice in self.plan.those(Method.STATIC)}
         nodes = [node for node in graph.nodes(model) if node.name in chosen and not _is_int8(node)]
         constants = WeightForms(Names(model), self.codes)
         target = targets.get(self.plan.target)
-        writer = _Writer(constants, self.activations, target, self.reduce_range, self.plan)
+        writer = _Writer(constants, self.activations, target, self.recipe, self.plan)
         # Readers first: what they read is looked up by the names the plan knows, before outputs are renamed.
         regions = int8_regions.has_regions(self.plan)
         read = {node: _Read.of(node, regions) for node in nodes}
+        convolved = [node.inputs[0] for node in nodes if node.op_type in int8_regions.CONVOLUTIONS]
         makers = int8_regions.int8_makers(model, self.plan)
         attentions = {node: found for node in nodes if regions and (found := int8_attention_at(node)) is not None}
         gemms: dict[ir.Node, ir.Node] = {}
@@ -88,6 +90,8 @@ class InsertQDQ(PlanPass):
         for node in (gemms.get(node, node) for node in nodes):
             if node.graph is not None and node.name in makers:
                 writer.quantize_outputs(node)
+        for value in dict.fromkeys(value for value in convolved if value is not None):
+            writer.share_codes(value)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _on_matrices(self, node: ir.Node) -> bool:
@@ -143,12 +147,10 @@ class _Form:
 class _Writer:
     """Adds the nodes; what it has made already it finds again."""
 
-    def __init__(
-        self, constants: WeightForms, activations: Scales, target: Target, reduce_range: bool, plan: Plan
-    ) -> None:
+    def __init__(self, constants: WeightForms, activations: Scales, target: Target, recipe: Recipe, plan: Plan) -> None:
         self.constants, self.target, self.plan = constants, target, plan
         self.names = self.constants.names
-        self.activations, self.reduce_range = activations, reduce_range
+        self.activations, self.recipe = activations, recipe
         self._pairs: dict[int, ir.Value] = {}
         self._made: set[ir.Value] = set()
         self._encodings: dict[_Form, Encoding] = {}
@@ -184,6 +186,19 @@ class _Writer:
         for value in outputs:
             if value.name in self.activations and (self.target.rounds_for_float or id(value) in self._pairs):
                 self._publish(value)
+
+    def share_codes(self, value: ir.Value) -> None:
+        """Let everybody read the codes of what a convolution reads, if its maker rounds in its own kernel then."""
+        maker = int8_regions.producer_of(value)
+        if maker is None or maker.op_type not in self.target.rounding or value.is_graph_output():
+            return
+        scheme, choice = (
+            self.recipe.scheme_for(maker.name or "", maker.op_type),
+            self.plan.choices.get(maker.name or ""),
+        )
+        stays = choice is not None and choice.method is not Method.STATIC
+        if id(value) in self._pairs and self.target.rounds_activations(scheme) and not stays:
+            self._publish(value)
 
     def _publish(self, value: ir.Value) -> None:
         """Let everybody read the dequantized value instead of `value`."""
@@ -301,7 +316,7 @@ class _Writer:
         """How the weight is encoded; the same for all its readers, unless `least` asks for a larger scale."""
         key = self._form(weight)
         # Products of shorter codes do not saturate.
-        stretch = 127 / 63 if self.reduce_range and formats.get(key.word).bits == 8 else 1.0
+        stretch = 127 / 63 if self.recipe.reduce_range and formats.get(key.word).bits == 8 else 1.0
         # One reader: decide when the weight is read anyway. Several: look now whether they can share.
         if least is not None and (len(weight.value.uses()) <= 1 or (least > self._own_scales(weight) * stretch).any()):
             return self._new_encoding(weight, stretch, least)
@@ -383,9 +398,3 @@ def _is_int8(node: ir.Node) -> bool:
 def _sharing_groups(node: ir.Node) -> int:
     """How many groups of outputs share their scales: the axis of a ConvTranspose's weight has those of one group."""
     return graph.attribute_int(node, "group", 1) if graph.is_op(node, "ConvTranspose") else 1
-
-
-def least_scales(bias: ir.TensorProtocol, x: Scale) -> FloatArray:
-    """The smallest weight scales with which the bias still fits int32, with one bit to spare."""
-    least = np.abs(bias.numpy().astype(np.float64)) / (x.scale * 2.0**30)
-    return np.minimum(least, np.finfo(np.float32).max).astype(np.float32)
