@@ -101,7 +101,12 @@ def data_name(model: Path, digest: str) -> str:
 
 def _is_own(name: str, model: Path) -> bool:
     """Whether it is a name of data that are of one model only: by its hash, or as earlier versions called them."""
-    return name == f"{model.name}.data" or re.fullmatch(r"[^/\0]+\.[0-9a-f]{16}\.data", name) is not None
+    return name == f"{model.name}.data" or is_called_by_content(name)
+
+
+def is_called_by_content(name: str) -> bool:
+    """Whether it is a name of data by the hash of their bytes, which no other bytes have."""
+    return re.fullmatch(r"[^/\0]+\.[0-9a-f]{16}\.data", name) is not None
 
 
 def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:

@@ -4,7 +4,8 @@ its own, and folders of stores, which no two runs fill by halves unnoticed."""
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Iterable
+import posixpath
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +104,24 @@ class StoredFolder:
                 raise BadOutput(f"{error}; '{self.url}' holds a part of the result: --force replaces it") from None
         for name in self.files.keys() - files.keys():
             storage.remove(storage.inside(self.url, name))
-        if not storage.is_http(self.url) and StoredFolder.at(self.url, self.report).files != put:
+        if not storage.is_http(self.url) and not self._holds(put, files):
             raise BadOutput(
                 f"somebody else wrote to '{self.url}' at the same time, and it may hold files of both; "
                 "give --force to write it again, or another name with -o"
             )
+
+    def _holds(self, put: Mapping[str, Known], files: Mapping[str, Path]) -> bool:
+        """Whether the folder is what was put there, and nothing else, by now.
+
+        Each of two who write at once looks when it has put all, so the later one sees what is left of both. Where a
+        store tells no versions, files of one length are told by their bytes; data are called by theirs.
+        """
+        return StoredFolder.at(self.url, self.report).files == put and all(
+            known.version
+            or data_files.is_called_by_content(posixpath.basename(name))
+            or storage.holds(storage.inside(self.url, name), files[name])
+            for name, known in put.items()
+        )
 
 
 def _names(url: str) -> list[str]:

@@ -217,6 +217,15 @@ def _is_same(fs: Any, local: Path, path: str) -> bool:
         return all(file.read(CHUNK) == fs.cat_file(path, at, min(at + CHUNK, size)) for at in range(0, size, CHUNK))
 
 
+def holds(url: str, local: Path) -> bool:
+    """Whether the file there has the bytes of one here.
+
+    Raises:
+        BadOutput: nobody can tell.
+    """
+    return _tried(url, BadOutput, lambda: _is_same(_fs(url), local, _path(url)))
+
+
 def remove(url: str) -> None:
     """Have a file there no more.
 

@@ -210,6 +210,43 @@ def test_of_two_who_replace_a_folder_at_once_one_is_told(
         assert store.cat_file("/out/a.onnx") == b"theirs"
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["versions", "no versions"])
+def test_of_two_who_write_files_of_one_length_at_once_one_is_told(
+    is_told: bool, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parts of one model, quantized in two ways, fit each other in all but their numbers. A store that tells
+    versions is not asked for the bytes; nor is any for those of data, which are called by them."""
+    monkeypatch.setattr("onnxq.output.write.SINGLE_FILE_BYTES", 0)
+    words, real, read = [*WRITING["quantize"], "-o", "memory://out", "--force"], storage.write, list[str]()
+    run(*words)
+    assert sum(name.endswith(".data") for name in names(store, "/out")) == 2
+    info, same = type(store).info, storage._is_same
+
+    def written(local: Path, url: str, *, replace: bool = True) -> Known:
+        found = real(local, url, replace=replace)
+        if url.endswith("b.onnx"):
+            store.pipe_file("/out/a.onnx", store.cat_file("/out/a.onnx")[:-1] + b"?")
+        return found
+
+    def told(self: Any, path: str, **options: Any) -> Any:
+        content = store.store.get(self._strip_protocol(path))
+        return info(self, path, **options) | ({} if content is None else {"ETag": str(hash(content.getvalue()))})
+
+    def looked(fs: Any, local: Path, path: str) -> bool:
+        read.append(path)
+        return same(fs, local, path)
+
+    monkeypatch.setattr(storage, "_is_same", looked)
+    if is_told:
+        monkeypatch.setattr(type(store), "info", told)
+    run(*words)
+    assert [path for path in read if is_told or path.endswith(".data")] == []
+    monkeypatch.setattr(storage, "write", written)
+    monkeypatch.setattr(mirror, "_outputs", {})
+    said = run(*words, code=1).stderr
+    assert "somebody else wrote to 'memory://out' at the same time, and it may hold files of both" in said
+
+
 @pytest.mark.parametrize("command", WRITING)
 def test_a_folder_of_onnxq_is_replaced_as_a_whole_where_that_is_asked_for(command: str, store: Any) -> None:
     run("quantize", "model.onnx", "-s", "w4a16", "--keep-slow", "--no-check", "-o", "memory://q.onnx")
