@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxq import targets
 from onnxq.boundary import bounded
 from onnxq.calibration.calibrate import hash_model
-from onnxq.calibration.find_ranges import Effort, enough_samples
+from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.layers.correct_biases import biases_corrected
 from onnxq.calibration.shards import calibration_samples
 from onnxq.checking.logits import classes_of
@@ -217,10 +217,8 @@ def _quantized(request: Request, trace: Trace) -> Result:
 
 def _what_gave_ranges(request: Request, job: Job, ranges: Ranges) -> Iterator[str]:
     """Where that were not all samples."""
-    if ranges is not NO_RANGES and request.ranges is None:
-        seen, samples = enough_samples(job).count, calibration_samples(job).count
-        if seen < samples:
-            yield f"{seen} of {samples} samples gave ranges, as a run is much work; all do with --effort thorough"
+    if ranges.samples and request.ranges is None and ranges.samples < (samples := calibration_samples(job).count):
+        yield f"{ranges.samples} of {samples} samples gave ranges, as a run is much work; all do with --effort thorough"
 
 
 def _what_data_chose(job: Job) -> Iterator[str]:

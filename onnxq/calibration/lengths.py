@@ -174,7 +174,7 @@ def _union(found: Ranges, seen: Ranges) -> Ranges:
     values: dict[str, Range] = {
         name: r.union(seen.values[name]) if name in seen.values else r for name, r in found.values.items()
     }
-    return Ranges(found.model, found.data, found.method, values, found.ranks, found.problems, found.notes)
+    return dataclasses.replace(found, values=values)
 
 
 def _quality(session: Session, wanted: Sequence[list[NDArray]], trials: Trials, random: frozenset[str]) -> Quality:

@@ -79,7 +79,7 @@ class Observations:
         notes = {name: note for name, s in self.summaries.items() if (note := _note(s))}
         number, count = self.shard or (1, 1)
         data = self.data if count == 1 else f"{self.data} (shard {number} of {count})"
-        return Ranges(self.model, data, method, values, ranks, problems, notes)
+        return Ranges(self.model, data, method, values, ranks, problems, notes, self.samples)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -58,6 +58,7 @@ class Ranges:
         ranks: number of dimensions of the observed values, where it was always the same. Not of those in subgraphs.
         problems: why a value has no range (never computed, NaN only …), by name.
         notes: what is odd about a value that has one (some NaN, always the same number), by name.
+        samples: how many they were found on; 0 of those that a file without observations tells.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Ranges:
     ranks: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    samples: int = field(default=0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
