@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from onnxq.boundary import typed
 from onnxq.checkpoints.gguf_file import Gguf
-from onnxq.checkpoints.tensors import Safetensors, open_checkpoint
+from onnxq.checkpoints.tensors import CODES, UNKNOWN, Npz, Outline, Safetensors, Unreadable, open_checkpoint
 from onnxq.errors import BadData, BadRecipe
 from onnxq.files import limits, schemas
 
@@ -70,6 +72,17 @@ class Checkpoint(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.shards)
+
+
+def outline(tensors: Mapping[str, Any], name: str) -> Outline:
+    """Shape and type of a tensor of a checkpoint or of one file; it is read only where no header says them."""
+    file = tensors.shards[name] if isinstance(tensors, Checkpoint) else tensors
+    if isinstance(file, (Safetensors, Npz)):
+        return file.outline(name)
+    found = file[name]
+    if isinstance(found, Unreadable):
+        return Outline(found.shape, UNKNOWN)
+    return Outline(tuple(found.shape), found.dtype.kind if isinstance(found, np.ndarray) else CODES)
 
 
 @typed

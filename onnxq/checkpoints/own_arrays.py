@@ -11,12 +11,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints import own_file
-from onnxq.checkpoints.checkpoint import Checkpoint
+from onnxq.checkpoints.checkpoint import Checkpoint, outline
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.schemes.gguf import OWN
@@ -84,11 +83,7 @@ def _names(checkpoint: Checkpoint) -> set[str]:
 
 
 def _is_float(file: Mapping[str, Any], name: str) -> bool:
-    try:
-        array = file[name]
-    except BadData:  # of a type that numpy does not have
-        return False
-    return isinstance(array, np.ndarray) and array.dtype.kind in "fV"
+    return outline(file, name).kind in "fV"
 
 
 def _constants(model: ir.Model) -> set[str]:

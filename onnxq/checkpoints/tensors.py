@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -46,6 +46,23 @@ _DTYPES = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+#: Kinds of tensors that numpy has no letter for: of a type that it does not have, and weights in codes.
+UNKNOWN, CODES = "?", "q"
+
+
+class Outline(NamedTuple):
+    """What is known of a tensor before it is read.
+
+    Attributes:
+        kind: numpy's letter for its type (`dtype.kind`), `UNKNOWN` or `CODES`.
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
 
 @typed
@@ -106,10 +123,10 @@ class Npz(Mapping[str, NDArray]):
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._names = tuple(array_limits.headers(path))
+            self._headers = array_limits.headers(path)
         except (OSError, ValueError) as error:
             raise BadData(f"'{path}' cannot be read as npz: {first_line(error)}") from None
-        for name in self._names:
+        for name in self._headers:
             _require_name(path, name)
 
     @contextlib.contextmanager
@@ -123,17 +140,22 @@ class Npz(Mapping[str, NDArray]):
             raise BadData(f"'{self._path}' cannot be read as npz: {first_line(error)}") from None
 
     def __getitem__(self, name: str) -> NDArray:
-        if name not in self._names:
+        if name not in self._headers:
             raise KeyError(name)
         with self._opened() as file:
             array: NDArray = file[name]
             return array
 
+    def outline(self, name: str) -> Outline:
+        """What the header of an array says."""
+        shape, dtype = self._headers[name]
+        return Outline(shape, dtype.kind)
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._headers)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._headers)
 
 
 @dataclass(frozen=True)
@@ -172,8 +194,19 @@ class Unreadable:
         return f"tensor '{self.name}' is of type {self.word}, which numpy does not have"
 
 
+def readable(found: Any) -> Any:
+    """What a checkpoint has, if it is no `Unreadable`.
+
+    Raises:
+        BadModel: it is.
+    """
+    if isinstance(found, Unreadable):
+        raise BadModel(found.told)
+    return found
+
+
 class Safetensors(Mapping[str, NDArray]):
-    """The tensors of a safetensors file, mapped into memory and read-only.
+    """The tensors of a safetensors file, mapped into memory once for all of them, and read-only.
 
     Raises:
         BadData: the file is damaged, or of another kind; where only a tensor is of a type that numpy does not have,
@@ -198,7 +231,7 @@ class Safetensors(Mapping[str, NDArray]):
                 self._entries = {name: self._entry(name, entry, size - 8 - length) for name, entry in entries.items()}
             except (ValueError, AttributeError):
                 raise BadData(f"'{path}' is not a safetensors file: its header does not describe tensors") from None
-        self._start = 8 + length
+            self._data = np.memmap(file, np.uint8, "r").view(np.ndarray)[8 + length :]
         both = array_limits.overlapping((*e.data_offsets, name) for name, e in entries.items())
         if both is not None:
             raise BadData(f"'{path}' is damaged: tensors '{both[0]}' and '{both[1]}' share bytes")
@@ -224,8 +257,12 @@ class Safetensors(Mapping[str, NDArray]):
             raise BadData(f"'{self._path}': {Unreadable(name, shape, dtype).told}")
         if math.prod(shape) == 0:
             return np.zeros(shape, dtype)
-        raw = np.memmap(self._path, np.uint8, "r", self._start + begin, (math.prod(shape) * dtype.itemsize,))
-        return raw.view(np.ndarray).view(dtype).reshape(shape)
+        return self._data[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+    def outline(self, name: str) -> Outline:
+        """What the header says of a tensor."""
+        dtype, shape, _ = self._entries[name]
+        return Outline(shape, UNKNOWN if isinstance(dtype, str) else dtype.kind)
 
     def unreadable(self, name: str) -> Unreadable | None:
         """A tensor that cannot be read for its type."""

@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.checkpoints.checkpoint import outline
 from onnxq.checkpoints.matching.folded.batchnorms import EXPORT, words_of
 from onnxq.checkpoints.matching.names import MOST_LAST
 from onnxq.checkpoints.matching.parameters import is_of_buffers
 from onnxq.checkpoints.stored import key, real
-from onnxq.checkpoints.tensors import Unreadable
+from onnxq.checkpoints.tensors import UNKNOWN, Outline
 from onnxq.errors import BadModel, listed
 
 #: Names that a sentence lists.
@@ -59,9 +60,9 @@ def vanished(tensors: Mapping[str, Any], unused: Collection[str], told: Collecti
     around = _Around(tensors, unused)
     copies = _Copies(tensors, unused)
     found = [name for name in unused if name not in told and not _TRAINING.search(name) and around.miss(name)]
-    found = [name for name in found if _tells_something(name, tensors) and not copies.have(name)]
-    unreadable = [name for name in found if isinstance(tensors[name], Unreadable)]
-    found = [name for name in found if name not in unreadable]
+    unreadable = [name for name in found if name in around.unreadable]
+    found = [name for name in found if name not in around.unreadable]
+    found = [name for name in found if _tells_something(name, tensors[name]) and not copies.have(name)]
     adapters = [name for name in found if _ADAPTER.search(name)]
     norms = list(dict.fromkeys(_module(name) for name in found if _module(name) in around.norms))
     rest = [name for name in found if name not in adapters and _module(name) not in norms]
@@ -92,12 +93,18 @@ def _sentences(adapters: Sequence[str], norms: Sequence[str], rest: Sequence[str
 
 
 class _Around:
-    """What the names of all tensors tell of each."""
+    """What the names of all tensors tell of each.
+
+    Attributes:
+        unreadable: those that went nowhere and cannot be read, for their type.
+        norms: modules that are a BatchNorm.
+    """
 
     def __init__(self, tensors: Mapping[str, Any], unused: Collection[str]) -> None:
-        lost = {name for name in unused if _is_floats(tensors[name])}
-        self._shapes = {name: tensors[name].shape for name in lost}
-        self._unreadable = {name for name in lost if isinstance(tensors[name], Unreadable)}
+        outlines = {name: outline(tensors, name) for name in unused}
+        lost = {name: found for name, found in outlines.items() if _is_floats(found) or _is_unreadable(found)}
+        self._shapes = {name: found.shape for name, found in lost.items()}
+        self.unreadable = {name for name, found in lost.items() if _is_unreadable(found)}
         gone, modules = {*unused}, {_module(name) for name in tensors}
         self._with_modules = {_module(each) for module in modules for each in [module, *_around(module)] if each}
         self._used = {_module(name) for name in tensors if name not in gone}
@@ -121,7 +128,7 @@ class _Around:
         owner = name[: found.start()] if (found := _ADAPTER.search(name)) else module
         if module in self._used or (found and owner in self._used_below):
             return True
-        if name in self._unreadable:
+        if name in self.unreadable:
             return False
         if module in self.norms and _module(module) in self._used_below:
             return True
@@ -138,12 +145,10 @@ class _Copies:
         self._by_shape: dict[tuple[int, ...], list[str]] = {}
         gone = {*unused}
         for name in tensors:
-            if name not in gone and isinstance(tensors[name], np.ndarray) and _is_floats(tensors[name]):
-                self._by_shape.setdefault(tensors[name].shape, []).append(name)
+            if name not in gone and _is_floats(found := outline(tensors, name)):
+                self._by_shape.setdefault(found.shape, []).append(name)
 
     def have(self, name: str) -> bool:
-        if isinstance(self._tensors[name], Unreadable):
-            return False
         shape = self._tensors[name].shape
         if shape not in self._hashes:
             self._hashes[shape] = {_hash(self._tensors[each]) for each in self._by_shape.get(shape, ())}
@@ -154,11 +159,8 @@ def _hash(x: NDArray) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(x).tobytes() + str(x.dtype).encode()).digest()
 
 
-def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
+def _tells_something(name: str, x: NDArray) -> bool:
     """Whether its loss changes something."""
-    x = tensors[name]
-    if isinstance(x, Unreadable):
-        return True
     if x.dtype.kind == "c":  # but for rotary frequencies, each on the circle
         return not np.allclose(np.abs(x), 1)
     try:
@@ -169,11 +171,13 @@ def _tells_something(name: str, tensors: Mapping[str, Any]) -> bool:
     return not is_plain and not is_of_buffers(x)
 
 
-def _is_floats(found: Any) -> bool:
-    """Complex ones too, and those that are not known."""
-    if isinstance(found, Unreadable):
-        return bool(found.size)
-    return isinstance(found, np.ndarray) and found.dtype.kind in "fVc" and bool(found.size)
+def _is_floats(found: Outline) -> bool:
+    """Complex ones too."""
+    return found.kind in "fVc" and bool(found.size)
+
+
+def _is_unreadable(found: Outline) -> bool:
+    return found.kind == UNKNOWN and bool(found.size)
 
 
 def _is_vector(shape: Sequence[int]) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.checkpoints.checkpoint import Checkpoint
+from onnxq.checkpoints.checkpoint import Checkpoint, outline
 from onnxq.checkpoints.stored import Layer, Stored, bias_of, key, names_with, real
-from onnxq.checkpoints.tensors import Unreadable
+from onnxq.checkpoints.tensors import UNKNOWN, readable
 from onnxq.errors import BadModel
 from onnxq.formats import Granularity
 
@@ -23,8 +23,8 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
     if checkpoint.is_gguf:
         return
     for name in names_with(checkpoint, "weight"):
-        found = checkpoint[key(name, "weight")]
-        if found.ndim == 2 and found.size and (isinstance(found, Unreadable) or found.dtype.kind in "fV"):
+        shape, kind = found = outline(checkpoint, key(name, "weight"))
+        if len(shape) == 2 and found.size and kind in f"fV{UNKNOWN}":
             tensors = (key(name, "weight"), key(name, "bias"))
             yield Layer(name, "floats", tensors, functools.partial(_open, checkpoint, name))
 
@@ -38,8 +38,5 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
             raise BadModel(f"'{source}' is empty")
         return made.astype(np.float32)
 
-    found = checkpoint[source]
-    if isinstance(found, Unreadable):
-        raise BadModel(found.told)
-    n, k = found.shape
+    n, k = readable(checkpoint[source]).shape
     return Stored(source, (n, k), None, Granularity(), read, False, bias_of(checkpoint, name), is_float=True)
