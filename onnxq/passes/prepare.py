@@ -76,14 +76,14 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             UniqueNames(),
             NameCastTypes(),
             PlainEinsums(),
-            FoldConstants(decodes=False),
+            FoldConstants(decodes=False),  # the passes behind it take numbers, and parts of shapes, for constants
             FoldBatchNorm(),
             LeakyRelus(),
             HardSigmoids(),
             PlainWindows(),
             FoldShapes(),
             WholeSlices(),
-            FoldConstants(decodes=False),
+            FoldConstants(decodes=False),  # what is computed of the numbers that `FoldShapes` found
             UnpackHeads(),
             PlainTurns(),
             DeduplicateHashedInitializersPass(size_limit=1 << 16),

@@ -59,3 +59,21 @@ def test_what_may_be_another_number_stays(word: str) -> None:
     made = tiny.read(_model(KEPT[word]))
     prepare(made)
     assert "Shape" in tiny.ops(made)
+
+
+#: What each of the two passes of `FoldConstants` alone finds: a part of a shape, in front of `FoldShapes`; what is cast
+#: of numbers that this one found, behind it.
+BOTH = {
+    "in front": f"{HEAD}  {BATCH}  m = Neg(one)  f = Mul(m, m)  c = Concat<axis = 0>(u, m, f)  y = Reshape(a, c)",
+    "behind": f"{HEAD}  s = Shape(x)  g = Gather(s, one)  e = Cast<to = 1>(g)  y = Mul(a, e)",
+}
+
+
+@pytest.mark.parametrize("word", BOTH)
+def test_constants_are_folded_in_front_of_shapes_and_behind_them(word: str) -> None:
+    proto = _model(BOTH[word])
+    made = tiny.read(proto)
+    prepare(made)
+    assert not {"Shape", "Concat", "Cast", "Neg"} & set(tiny.ops(made))
+    x = normal(2, 4, 6, 8)
+    np.testing.assert_array_equal(tiny.evaluate(proto, x=x)[0], tiny.evaluate(made, x=x)[0])
