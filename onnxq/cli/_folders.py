@@ -16,7 +16,7 @@ from onnxq.cli._console import Bars, console
 from onnxq.cli._given import effort_of, preprocessing_of, profile_of, recipe_of, sampling_of
 from onnxq.cli._layers import layers_table
 from onnxq.cli._options import options
-from onnxq.cli._report import announced, command_line, write_html
+from onnxq.cli._report import announced, command_line, write_beside, write_html
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, one_line
 from onnxq.files.guard import Guard
 from onnxq.folders import layouts, quantize_folder
@@ -85,11 +85,7 @@ def quantize(folder: Path, options: dict[str, Any], guard: Guard) -> None:
             strict=options["strict"],
             progress=bars,
         )
-    if options["save_profile"]:
-        guard.write_text(options["save_profile"], profile.to_json())
-    if options["report"]:
-        guard.write_text(options["report"], result.to_json())
-    write_html(guard, options["html"], lambda: _report_of_result(folder, result, options, guard))
+    write_beside(guard, options, result, profile, lambda: _report_of_result(folder, result, options, guard))
     if options["as_json"]:
         click.echo(result.to_json())
     else:

@@ -14,6 +14,7 @@ from onnxq.cli._given import guard_of
 from onnxq.cli._options import FORCE_OPTION, MODEL, options
 from onnxq.files import storage
 from onnxq.files.guard import Guard
+from onnxq.runtime.profile import MachineProfile
 
 HTML_OPTION = click.option(
     "--html",
@@ -56,6 +57,22 @@ def write_html(guard: Guard, files: Sequence[Path], make: Callable[[], Any]) -> 
     report = make().with_addresses()
     for path in files:
         guard.write_text(path, page.as_file(report, path.name))
+
+
+def write_beside(
+    guard: Guard, given: dict[str, Any], result: Any, profile: MachineProfile, make: Callable[[], Any]
+) -> None:
+    """What options of `quantize` ask for beside a model or a folder: the times, the result as JSON, the page.
+
+    Args:
+        result: has a `to_json`.
+        make: as of `write_html`.
+    """
+    if given["save_profile"]:
+        guard.write_text(given["save_profile"], profile.to_json())
+    if given["report"]:
+        guard.write_text(given["report"], result.to_json())
+    write_html(guard, given["html"], make)
 
 
 def command_line() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from onnxq import targets
 from onnxq.checkpoints.import_weights import Imported, ImportOptions
 from onnxq.checkpoints.import_weights import import_weights as put_in
 from onnxq.checkpoints.matching.match import WAYS
@@ -17,7 +16,14 @@ from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
 from onnxq.cli._given import guard_of
-from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
+from onnxq.cli._options import (
+    ACCURACY_LEVEL_OPTION,
+    FORCE_OPTION,
+    MODEL,
+    SHARD_OPTION,
+    TARGET_OPTION,
+    THREADS_OPTION,
+)
 from onnxq.errors import amount, one_line
 from onnxq.files import mirror
 from onnxq.job import Environment
@@ -28,14 +34,7 @@ from onnxq.job import Environment
 @click.option(
     "--output", "-o", type=MODEL, help="Where to write it.  [default: the first file's name with the scheme in it]"
 )
-@click.option(
-    "--target",
-    "-t",
-    type=click.Choice(targets.names()),
-    default="ort-cpu",
-    show_default=True,
-    help="Where the model will run.",
-)
+@TARGET_OPTION
 @click.option(
     "--partial",
     is_flag=True,

@@ -35,7 +35,7 @@ from onnxq.cli._options import (
     SHARD_OPTION,
     THREADS_OPTION,
 )
-from onnxq.cli._report import HTML_OPTION, announced, command_line, write_html
+from onnxq.cli._report import HTML_OPTION, announced, command_line, write_beside
 from onnxq.cli._types import Share
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
@@ -178,11 +178,7 @@ def quantize(model: Path, **options: Any) -> None:
             formats=options["formats"],
             shard_size=options["shard_size"],
         )
-    if options["save_profile"]:
-        guard.write_text(options["save_profile"], profile.to_json())
-    if options["report"]:
-        guard.write_text(options["report"], result.to_json())
-    write_html(guard, options["html"], lambda: _report(model, result, options, guard))
+    write_beside(guard, options, result, profile, lambda: _report(model, result, options, guard))
     if options["as_json"]:
         click.echo(result.to_json())
     elif result.copied:

@@ -50,6 +50,15 @@ def _of_mask(call: Call, mask: Tensor | None, columns: int, like: Tensor) -> Ten
     return torch.where(mask[..., :columns], 0.0, call.get("mask_filter_value", -10000.0)).to(like.dtype)
 
 
+def _added(call: Call, mask: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """What onnxruntime adds to scores: what hides keys, by the mask and by their order, and the bias."""
+    found = _of_mask(call, mask, k.shape[2], q)
+    if call.get("unidirectional", 0):
+        causal = _causal(q.shape[2], k.shape[2], q)
+        found = causal if found is None else torch.minimum(found, causal)
+    return found if bias is None else bias if found is None else found + bias
+
+
 @operator("Attention", domain="com.microsoft", constants=[3])
 def contrib_attention(
     call: Call, x: Tensor, w: Tensor, b: Tensor | None = None, *more: Tensor | None
@@ -62,12 +71,7 @@ def contrib_attention(
     q, k, v = (_heads(part, call.get("num_heads")) for part in torch.split(found, sizes, -1))
     if past is not None:
         k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-    total = _of_mask(call, mask, k.shape[2], q)
-    if call.get("unidirectional", 0):
-        causal = _causal(q.shape[2], k.shape[2], q)
-        total = causal if total is None else torch.minimum(total, causal)
-    if bias is not None:
-        total = bias if total is None else total + bias
+    total = _added(call, mask, bias, q, k)
     return _joined(_attended(q, k, v, call.get("scale"), total)), torch.stack([k, v])
 
 
@@ -85,12 +89,7 @@ def multi_head_attention(
     q, k, v = (x if x.ndim == 4 else _heads(x, call.get("num_heads")) for x in parts)
     if past_k is not None and past_v is not None:
         k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-    total = _of_mask(call, mask, k.shape[2], q)
-    if call.get("unidirectional", 0):
-        causal = _causal(q.shape[2], k.shape[2], q)
-        total = causal if total is None else torch.minimum(total, causal)
-    if bias is not None:
-        total = bias if total is None else total + bias
+    total = _added(call, mask, bias, q, k)
     return _joined(_attended(q, k, v, call.get("scale"), total)), k, v
 
 
