@@ -79,6 +79,10 @@ def outline(tensors: Mapping[str, Any], name: str) -> Outline:
     file = tensors.shards[name] if isinstance(tensors, Checkpoint) else tensors
     if isinstance(file, (Safetensors, Npz)):
         return file.outline(name)
+    if isinstance(file, Gguf):
+        shape, format = file.outline(name)
+        if format is not None or file.is_foreign(name):  # which take time to unpack
+            return Outline(shape, CODES)
     found = file[name]
     if isinstance(found, Unreadable):
         return Outline(found.shape, UNKNOWN)

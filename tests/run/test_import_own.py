@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onnxq import formats, quantize
-from onnxq.checkpoints import schemes
+from onnxq.checkpoints import gguf_file, schemes
 from onnxq.checkpoints.checkpoint import open_folder_or_file, outline
 from onnxq.checkpoints.encode_arrays import decode_file, encode_arrays, write_weights
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
 from onnxq.checkpoints.matching import leftovers
 from onnxq.checkpoints.own_arrays import as_prepared
 from onnxq.checkpoints.own_file import PRODUCTS
-from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.checkpoints.tensors import CODES, open_checkpoint
 from onnxq.conversion.export_weights import export_weights
 from onnxq.errors import OnnxqError
 from onnxq.formats import Granularity, QuantizedTensor
@@ -363,3 +363,10 @@ def test_types_and_shapes_are_known_without_reading(
     for name, x in arrays.items():
         np.testing.assert_array_equal(checkpoint[name], x)
     assert len(mapped) == (suffix == ".safetensors")
+
+
+def test_codes_are_not_unpacked_for_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode_arrays({"w": tiny.normal(8, 64)}, tmp_path / "w.gguf", "q8_0")
+    checkpoint = open_folder_or_file(tmp_path / "w.gguf")
+    monkeypatch.setattr(gguf_file.Gguf, "__getitem__", lambda *_: pytest.fail("it was read"))
+    assert outline(checkpoint, "w") == ((8, 64), CODES)
