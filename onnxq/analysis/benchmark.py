@@ -77,11 +77,11 @@ def run_benchmark(
     for name in SUITE:
         progress.start(f"{name} weights", len(forms))
         tables[name] = table_of(MAKERS[name](SHAPE, seed or 0), forms, INPUTS, seed or 0, progress=progress)
-    inputs = ""
+    run_on: Sequence[str] = ()
     if model is not None:
-        tables[str(model)], inputs = _model(model, forms, data, preprocessing, limit, seed, progress)
+        tables[str(model)], *run_on = _model(model, forms, data, preprocessing, limit, seed, progress)
     among = tuple(dict.fromkeys(form.format for form in forms))
-    return Benchmark(tables, tuple(leads("nf4", among, seed=seed or 0) if "nf4" in among else ()), inputs)
+    return Benchmark(tables, tuple(leads("nf4", among, seed=seed or 0) if "nf4" in among else ()), *run_on)
 
 
 def leads(word: str, among: Sequence[str] = (), *, seed: int = 0) -> list[Lead]:
@@ -112,8 +112,8 @@ def _model(
     limit: int | None,
     seed: int | None,
     progress: Progress,
-) -> tuple[tuple[Degradation, ...], str]:
-    """The model's table, and what it was run on."""
+) -> tuple[tuple[Degradation, ...], str, str]:
+    """The model's table, what it was run on, and what a user should know of that."""
     progress.start("loading")
     loaded, weights = open_weights(model)
     trial, inputs = None, "nothing: the model is too large to hold all its weights in memory"
@@ -142,7 +142,7 @@ def _model(
             continue
         rows.append(_degradation(form, sums.stats(), trial, changed))
     memo.forget()
-    return ranked(rows), inputs
+    return ranked(rows), inputs, "" if trial is None else trial.note
 
 
 def _degradation(form: Form, stats: ErrorStats, trial: Trial | None, changed: dict[int, NDArray]) -> Degradation:

@@ -99,6 +99,7 @@ class ModelAnalysis:
         forms: what was compared, in the order of the columns.
         totals: error of all weights together, by form; without the layers that a form cannot hold.
         samples: how many samples the outputs were measured on; 0 without data.
+        note: what a user should know of which samples these are.
     """
 
     model: str
@@ -106,6 +107,7 @@ class ModelAnalysis:
     layers: tuple[Layer, ...]
     totals: tuple[FormError, ...]
     samples: int = 0
+    note: str = ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
@@ -123,8 +125,8 @@ class ModelAnalysis:
         ]
         forms = [dataclasses.asdict(form) for form in self.forms]
         totals = [to_dict(found) for found in self.totals]
-        table = {"model": self.model, "samples": self.samples, "forms": forms, "totals": totals, "layers": layers}
-        return json.dumps(table, indent=1)
+        table = {"model": self.model, "samples": self.samples, "note": self.note, "forms": forms, "totals": totals}
+        return json.dumps(table | {"layers": layers}, indent=1)
 
 
 def to_dict(found: FormError) -> dict[str, object]:
@@ -221,7 +223,8 @@ def analyze_model(
     memo.forget()
     layers.sort(key=lambda layer: -layer.harm)
     totals = tuple(FormError(form, sums[form].stats()) for form in forms)
-    return ModelAnalysis(str(model), forms, tuple(layers), totals, 0 if trial is None else trial.samples)
+    ran_on = () if trial is None else (trial.samples, trial.note)
+    return ModelAnalysis(str(model), forms, tuple(layers), totals, *ran_on)
 
 
 def granularity_of(form: Form, weight: Weight) -> formats.Granularity:

@@ -50,7 +50,8 @@ def notes(analysis: ModelAnalysis) -> list[str]:
     if analysis.samples:
         found = [
             f"SQNR in dB of the weight / at the layer's output / at the model's worst output, one weight quantized "
-            f"at a time, on {amount(analysis.samples, 'sample')}; the most harmful layer first"
+            f"at a time, on {amount(analysis.samples, 'sample')}; the most harmful layer first",
+            *([f"note: {analysis.note}"] if analysis.note else []),
         ]
     for layer in analysis.layers:
         found += [f"{label}: {problem}" for label, problem in layer.problems.items()]

@@ -59,7 +59,7 @@ class Trial:
         self._feeds: list[Feed] = []
         self._wanted: list[list[NDArray]] = []
         self._layer: tuple[str, list[NDArray]] = ("", [])
-        self._take_samples(model, data)
+        self.note = self._take_samples(model, data)
         self._random = unrepeatable(outputs, *(self._run(self._feeds[0], {}, outputs) for _ in range(2)))
 
     @property
@@ -98,16 +98,17 @@ class Trial:
                     same.add(a, b)
         return quality, same.share
 
-    def _take_samples(self, model: ir.Model, data: Data) -> None:
-        most = 0
+    def _take_samples(self, model: ir.Model, data: Data) -> str:
+        """What a user should know of which samples are run."""
+        for first in data:
+            seconds = work.seconds(work.trace(model, first))
+            most = max(plan_bench.LEAST_FEEDS, int(plan_bench.QUALITY_SECONDS / seconds))
+            data = data.limited(most, why="more would take long")
+            break
         for feed in data:
-            if not self._feeds:
-                seconds = work.seconds(work.trace(model, feed))
-                most = max(plan_bench.LEAST_FEEDS, int(plan_bench.QUALITY_SECONDS / seconds))
             self._feeds.append(feed)
             self._wanted.append(self._run(feed, {}, self.outputs))
-            if len(self._feeds) >= most:
-                break
+        return data.note
 
     def _layer_outputs(self, name: str) -> list[NDArray]:
         """One value of the float model for each sample; of the last layer asked for it is remembered."""

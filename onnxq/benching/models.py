@@ -73,7 +73,7 @@ def feeds_of(model: ir.Model, path: Path, sampling: Sampling) -> tuple[list[Feed
     """
     data = sampling.open(model, path)
     if data is not None:
-        feeds = [feed for feed, _ in zip(data, range(SAMPLES), strict=False)]
+        feeds = list(data.limited(SAMPLES))
         if not feeds:
             raise BadData(f"'{data.source}' holds no samples")
         return feeds, amount(len(feeds), "sample")

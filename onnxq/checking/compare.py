@@ -78,7 +78,7 @@ def compare(
     in_float = Session(a, threads=threads)
     if (data := sampling.open(model, a)) is not None:
         feeds = list(data)
-        trials = Trials.given(feeds, _words(len(feeds), sampling, data))
+        trials = Trials.given(feeds, _words(len(feeds), sampling, data), data.note)
     else:
         UniqueNames()(model)
         trials = make_up(model, scout(model))
@@ -101,6 +101,5 @@ def _words(count: int, sampling: Sampling, data: Data) -> str:
     found = amount(count, "sample")
     if count != sampling.limit:
         return found
-    if data.note:
-        return f"{found} evenly spread over all rows (--limit)"
-    return f"{'the first ' if sampling.seed is None else ''}{found} (--limit)"
+    are_first = sampling.seed is None and not data.note
+    return f"{'the first ' if are_first else ''}{found} (--limit)"

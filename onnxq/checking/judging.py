@@ -25,10 +25,10 @@ def trials_for(job: Job, seen: Sequence[Feed], held_back: int = HELD_BACK) -> Tr
     samples, rest = job.data.split(held_back)
     feeds = list(rest)
     words = amount(len(feeds), f"{'held-back' if rest is not samples else 'calibration'} sample")
-    given = with_other_lengths(job, session, Trials.given(feeds, words), seen)
+    given = with_other_lengths(job, session, Trials.given(feeds, words, job.data.note), seen)
     others = make_up_missing(model, session, given.feeds)
     doubts = [] if rest is samples or job.data.gaps.is_all else _doubts(feeds, seen)
-    return given.joined(others.samples, [*doubts, *filter(None, [job.data.note]), *others.notes])
+    return given.joined(others.samples, [*doubts, *others.notes])
 
 
 def _doubts(held_back: Sequence[Feed], seen: Sequence[Feed]) -> list[str]:

@@ -72,7 +72,8 @@ def data_options(limit: int) -> Callable[[Any], Any]:
         click.option(
             "--seed",
             type=click.IntRange(0),
-            help="Draw the samples of --limit at random instead of the first, of tables evenly spread ones.",
+            help="Draw the samples of --limit at random instead of the first, of tables and lines of JSON "
+            "evenly spread ones.",
         ),
     )
 

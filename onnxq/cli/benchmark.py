@@ -105,5 +105,6 @@ def _show(found: Benchmark, of_model: str | None) -> None:
         out.print(one_line(title), style="bold")
         out.print(report.benchmark_table(rows))
         out.print()
-    for line in (*report.problem_lines(found), *report.lead_lines(found)):
+    notes = [f"note: {found.note}"] if found.note else []
+    for line in (*notes, *report.problem_lines(found), *report.lead_lines(found)):
         out.print(one_line(line), soft_wrap=True)

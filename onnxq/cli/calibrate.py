@@ -20,7 +20,7 @@ from onnxq.cli._types import Shard
 from onnxq.errors import BadData, BadRecipe, NothingToDo, amount, one_line
 from onnxq.files import staging
 from onnxq.files.guard import Guard
-from onnxq.job import Environment, open_job
+from onnxq.job import Environment, Job, open_job
 from onnxq.planning.scales import values_to_observe
 from onnxq.summaries.evidence_parts import merge as merge_parts
 from onnxq.summaries.ranges import Ranges
@@ -90,6 +90,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     if not names:
         raise NothingToDo(f"'{model}': {job.plan.scheme} needs no ranges of activations")
     _write(options["output"], found, seen, guard)
+    _say_which(job)
     resume.remove(partial)
 
 
@@ -104,6 +105,13 @@ def _gather(model: Path, options: dict[str, Any], guard: Guard) -> None:
         index = of_all_layers(job, effort_of(options), options["evidence"], options["shard"])
         job.tell_gaps()
     say(f"{options['evidence']}: what data say of the inputs of {amount(len(index.inputs), 'layer')}")
+    _say_which(job)
+
+
+def _say_which(job: Job) -> None:
+    """Which of the samples were used, where that is not as usual."""
+    if job.data is not None and job.data.note:
+        say(one_line(f"note: {job.data.note}"))
 
 
 def _merge_evidence(files: tuple[Path, ...], output: Path, guard: Guard) -> None:

@@ -278,6 +278,7 @@ def _add_runs(report: Report, subject: Subject, prepared: ir.Model, quantized: i
     path = subject.in_float or subject.model
     model, progress = load_model(path), subject.environment.progress
     data = subject.sampling.open(model, path)
+    report.notes += [data.note] if data is not None and data.note else []
     if data is not None and subject.in_float is not None:
         report.activations = _activations(report, subject, prepared, ranges_in(quantized), data)
     feed = next(iter(data), None) if data is not None else _made_up(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ def _refuse(error: OSError) -> None:
 
 #: Opens samples anew.
 Reads = Callable[[], Iterator[Read]]
+#: Opens at most so many of them, evenly spread, and says over how many: "900", or "first 16,777,216".
+Some = Callable[[int], tuple[Reads, str]]
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,11 @@ class Samples:
     """
     Attributes:
         all: of the files, in their order.
-        some: of at most so many of them, evenly spread, and how many there are; None: the first will do.
+        some: some of them; None: the first will do.
     """
 
     all: Reads
-    some: Callable[[int], tuple[Reads, int]] | None = None
+    some: Some | None = None
 
 
 def samples_of(
@@ -117,7 +120,7 @@ def samples_of(
     if kind == "tables":
         return _tables(files, inputs, make)
     if kind == "lines of JSON":
-        return Samples(_lines(files, inputs, make))
+        return _lines(files, inputs, make)
     maker = make({"images": ["picture"], "sounds": ["sound"], "texts": ["text"]}[kind or ""])
     records = {"images": _pictures, "sounds": _sounds, "texts": _pieces}[kind or ""]
     return Samples(lambda: (functools.partial(maker.feed, each, n) for n, each in enumerate(records(files, maker))))
@@ -173,12 +176,13 @@ def _bounded(opened: TextIO, most: int) -> Iterator[str]:
         yield line
 
 
-def _lines(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]) -> Reads:
+def _lines(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]) -> Samples:
     """A sample of each line: its "text", and fields named like inputs."""
     by_name = {i.name: i for i in inputs}
-    first = next(_objects(files[0]), None)
-    if first is None:
+    line = next(_full_lines(files[:1]), None)
+    if line is None:
         raise BadData(f"'{files[0]}' holds no samples")
+    first = _object(*line)
     given = [name for name in by_name if name in first[1]]
     if not given and not isinstance(first[1].get("text"), str):
         names = ", ".join(map(repr, itertools.islice(first[1], 6))) or "nothing"
@@ -198,28 +202,44 @@ def _lines(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...,
             raise BadData(f'{where} has no "text"')
         return Record(where, text=text, arrays=arrays)
 
-    def read(number: int, where: str, found: dict[str, Any]) -> Any:
-        return maker.feed(record(where, found), number)
+    def read(number: int, line: _Line) -> Any:
+        return maker.feed(record(*_object(*line)), number)
 
-    def reads() -> Iterator[Read]:
-        every = itertools.chain.from_iterable(map(_objects, files))
-        return (functools.partial(read, number, *each) for number, each in enumerate(every))
+    def reads(lines: Iterable[_Line]) -> Iterator[Read]:
+        return (functools.partial(read, number, line) for number, line in enumerate(lines))
 
-    return reads
+    def some(limit: int) -> tuple[Reads, str]:
+        count_to = lambda most: sum(1 for _ in itertools.islice(_full_lines(files), most + 1))  # noqa: E731
+        wanted, among = spread.choose(limit, count_to)
+        chosen = spread.Kept(lambda: spread.picked(_full_lines(files), wanted), lambda line: sys.getsizeof(line[2]))
+        return lambda: reads(chosen), among
+
+    return Samples(lambda: reads(_full_lines(files)), some)
 
 
-def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in _text_lines(file, _MOST_JSON):
-        where = f"'{file}', line {number}"
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadData(f"{where} is not JSON: {first_line(error)}") from None
-        if not isinstance(found, dict):
-            raise BadData(f'{where} is {limits.json_word(found)}, not an object with a "text" or the model\'s inputs')
-        yield where, found
+#: A file, the number of a line, and that line.
+_Line = tuple[Path, int, str]
+
+
+def _full_lines(files: Sequence[Path]) -> Iterator[_Line]:
+    """The lines of files that are not empty."""
+    return ((file, number, line) for file in files for number, line in _text_lines(file, _MOST_JSON) if line.strip())
+
+
+def _object(file: Path, number: int, line: str) -> tuple[str, dict[str, Any]]:
+    """Where a line stands, and what it says.
+
+    Raises:
+        BadData: no object of JSON.
+    """
+    where = f"'{file}', line {number}"
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{where} is not JSON: {first_line(error)}") from None
+    if not isinstance(found, dict):
+        raise BadData(f'{where} is {limits.json_word(found)}, not an object with a "text" or the model\'s inputs')
+    return where, found
 
 
 def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[..., Maker]) -> Samples:
@@ -255,12 +275,13 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
                 raise BadData(f"'{file}' has other columns than '{files[0]}'")
             yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 
-    def some(limit: int) -> tuple[Reads, int]:
-        count = sum(table.count_of(file, schema.names[0], spread.MOST_ROWS) for file in files)
-        chosen = spread.Rows(files, used.types, spread.chosen(limit, count))
-        return lambda: reads(chosen), count
+    def some(limit: int) -> tuple[Reads, str]:
+        count_to = lambda most: sum(table.count_of(file, schema.names[0], most) for file in files)  # noqa: E731
+        wanted, among = spread.choose(limit, count_to)
+        chosen = spread.some_rows(files, used.types, wanted)
+        return lambda: reads(chosen), among
 
-    return Samples(lambda: reads(spread.Rows(files, used.types)), some)
+    return Samples(lambda: reads(spread.rows(files, used.types)), some)
 
 
 def _made(maker: Maker, record: Callable[[], Record], number: int) -> Any:

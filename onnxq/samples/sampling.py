@@ -24,7 +24,8 @@ class Sampling:
     Attributes:
         source: files, a folder, `module:function`, or dicts of arrays (`source.open_data`); None: no samples.
         preprocessing: how images, sounds and texts become inputs.
-        limit: use at most so many: the first, of tables evenly spread ones, with a `seed` some at random; None: all.
+        limit: use at most so many: the first, of tables and lines of JSON evenly spread ones, with a `seed` some at
+            random; None: all.
         held_back: samples that calibration does not see, at most a quarter of all.
         labels: the array beside the inputs that holds the right answers; None: there is none.
     """

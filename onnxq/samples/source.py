@@ -22,7 +22,7 @@ from onnxq.quality.gaps import Gaps
 from onnxq.runtime.own_functions import failing, import_function, require_call, shown
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
-from onnxq.samples.files import Reads
+from onnxq.samples.files import Reads, Some
 from onnxq.samples.fit import Label, Read, fit
 from onnxq.samples.gaps.words import in_words
 from onnxq.samples.prefetch import prefetch
@@ -45,7 +45,7 @@ class Data:
         fingerprint: of the files they come from, where there are files; without, the samples themselves are hashed.
         part_of, part_count: the data that this was split from, if it was, and how many samples of it these are.
         gaps: what was met of them that is not finite; of a part, in the whole.
-        spread: opens at most so many of them, evenly spread over all, and counts all; None: the first will do.
+        spread: opens some of them, evenly spread, also of those that they were chosen from; None: the first will do.
         note: what a user should know of which samples these are.
     """
 
@@ -55,7 +55,7 @@ class Data:
     part_of: Data | None = None
     part_count: int = 0
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
-    spread: Callable[[int], tuple[Reads, int]] | None = None
+    spread: Some | None = None
     note: str = ""
 
     def __iter__(self) -> Iterator[Feed]:
@@ -126,10 +126,12 @@ class Data:
 
         return Data(source, reads, None, self, count, self.gaps)
 
-    def limited(self, limit: int | None, seed: int | None = None) -> Data:
-        """The first `limit` samples, of tables rows evenly spread over them; all, if None.
+    def limited(self, limit: int | None, seed: int | None = None, *, why: str = "--limit takes more") -> Data:
+        """The first `limit` samples, of tables and lines of JSON evenly spread ones; all, if None.
 
-        With a `seed`, so many drawn at random, in their order.
+        Args:
+            seed: with one, so many are drawn at random, in their order.
+            why: they are not more, as is noted.
         """
         if limit is None:
             return self
@@ -139,9 +141,9 @@ class Data:
         if self.fingerprint is not None and sum(1 for _ in itertools.islice(self.reads(), limit + 1)) <= limit:
             return self
         if seed is None and self.spread is not None:
-            reads, count = self.spread(limit)
-            note = f"{limit} of the {count} rows of {self.source} are used, evenly spread over them: --limit takes more"
-            return replace(self._limited(reads, f"{limit} spread over {count}"), note=note)
+            reads, among = self.spread(limit)
+            note = f"{limit} of the {among} samples of {self.source} are used, evenly spread over them: {why}"
+            return replace(self._limited(reads, f"{limit} spread over {among}"), spread=self.spread, note=note)
         if seed is None:
             return self._limited(lambda: itertools.islice(self.reads(), limit), f"the first {limit}")
         drawn = np.random.default_rng(seed).permutation(self.count)[:limit]
@@ -301,7 +303,7 @@ def _checked(
     reads: Reads,
     inputs: tuple[Input, ...],
     fingerprint: Callable[[], str] | None = None,
-    some: Callable[[int], tuple[Reads, int]] | None = None,
+    some: Some | None = None,
 ) -> Data:
     """The samples, each checked against the inputs and with float types converted."""
 
@@ -314,10 +316,10 @@ def _checked(
         if number < 0:
             raise BadData(f"{source} holds no samples")
 
-    def spread(limit: int) -> tuple[Reads, int]:
+    def spread(limit: int) -> tuple[Reads, str]:
         assert some is not None
-        found, count = some(limit)
-        return functools.partial(checked, found), count
+        found, among = some(limit)
+        return functools.partial(checked, found), among
 
     found = functools.partial(checked, reads)
     return Data(source, found, fingerprint, gaps=gaps, spread=None if some is None else spread)

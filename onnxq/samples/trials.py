@@ -52,6 +52,6 @@ class Trials:
         return dataclasses.replace(self, samples=(*self.samples, *others), notes=(*self.notes, *notes))
 
     @staticmethod
-    def given(feeds: Sequence[Feed], words: str) -> Trials:
+    def given(feeds: Sequence[Feed], words: str, note: str = "") -> Trials:
         """Samples of the user's."""
-        return Trials(tuple(Trial(GIVEN, feed) for feed in feeds), words, proves=True)
+        return Trials(tuple(Trial(GIVEN, feed) for feed in feeds), words, True, (note,) if note else ())

@@ -39,9 +39,44 @@ def test_a_few_rows_are_of_all_the_table(tmp_path: Path, name: str, kept: int, m
         assert len(np.unique(found[:, 2])) == 30 and (np.diff(found[:, 2]) > 0).all()
         for column in (0, 1):
             assert np.bincount(found[:, column].astype(int)).min() >= 8
-    assert some.note == f"30 of the 900 rows of '{tmp_path}' are used, evenly spread over them: --limit takes more"
+    assert some.note == f"30 of the 900 samples of '{tmp_path}' are used, evenly spread over them: --limit takes more"
     assert (some.count, some.limited(40).count, data.limited(900).note) == (30, 30, "")
     assert len({data.hash(), some.hash(), data.limited(31).hash(), data.limited(30, seed=0).hash()}) == 4
+
+
+@pytest.mark.parametrize("kept", [1 << 26, 100])
+def test_a_few_lines_of_json_are_of_all_the_files(tmp_path: Path, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorted, in files one after the other, with empty lines between; what is not chosen is not read as JSON."""
+    monkeypatch.setattr(spread, "_KEPT", kept)
+    wanted = set(spread.chosen(30, 900))
+    lines = [f'{{"x": [{i // 300}, {i}]}}\n\n' if i in wanted or i < 1 else "{\n" for i in range(900)]
+    (tmp_path / "a.jsonl").write_text("".join(lines[:450]))
+    (tmp_path / "b.jsonl").write_text("".join(lines[450:]))
+    some = open_data(tmp_path, (Input("x", F32, (None, 2)),)).limited(30)
+    for _ in range(2):
+        found = np.concatenate([s["x"] for s in some])
+        assert set(found[:, 1].astype(int)) == wanted and np.bincount(found[:, 0].astype(int)).min() == 10
+    assert some.note == f"30 of the 900 samples of '{tmp_path}' are used, evenly spread over them: --limit takes more"
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow", "t.jsonl"])
+def test_rows_that_are_not_counted_are_not_said_to_be(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more than are counted, those chosen are spread over as many; fewer chosen of them over these again."""
+    monkeypatch.setattr(spread, "MOST_ROWS", 100)
+    if name == "t.csv":
+        (tmp_path / name).write_text("x\n" + "".join(f"{i}\n" for i in range(300)))
+    elif name == "t.jsonl":
+        (tmp_path / name).write_text("".join(f'{{"x": [{i}]}}\n' for i in range(300)))
+    else:
+        write(pa.table({"x": list(range(300))}), tmp_path / name)
+    data = open_data(tmp_path / name, (Input("x", F32, (None, 1)),))
+    for some in (data.limited(10), data.limited(20).limited(10)):
+        assert [int(s["x"].item()) // 10 for s in some] == list(range(10))
+        assert some.note.startswith(f"10 of the first 100 samples of '{tmp_path / name}' are used, evenly spread over")
+    more = data.limited(150)
+    assert len({s["x"].item() for s in more}) == 150 and more.note.startswith("150 of the first 150 samples")
 
 
 def test_a_row_of_few_is_told_by_its_place_in_the_file(tmp_path: Path) -> None:

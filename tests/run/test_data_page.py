@@ -20,6 +20,7 @@ from onnxq.cli import main
 from onnxq.runtime.session import Session
 from onnxq.samples import sampling
 from onnxq.samples.source import Data
+from onnxq.tuning import plan_bench
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| .* \| `onnxq (quantize .*)` \|$", PAGE, re.MULTILINE)
@@ -287,9 +288,31 @@ def test_of_a_table_with_more_rows_it_is_said_how_many_are_used(
     rows = np.random.default_rng(0).standard_normal((20, 64)).tolist()
     lines = [",".join(f"c{i}" for i in range(64)), *(",".join(map(str, row)) for row in rows)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    options = ["--data", "t.csv", "--limit", "8"]
-    result = CliRunner().invoke(main, ["quantize", "m.onnx", "-s", "w8a8", "-o", "o.onnx", *options])
-    said = " ".join(result.output.split())
-    assert "note: 8 of the 20 rows of 't.csv' are used, evenly spread over them: --limit takes more" in said
-    result = CliRunner().invoke(main, ["check", "m.onnx", "o.onnx", *options])
-    assert "on 8 samples evenly spread over all rows (--limit)" in " ".join(result.output.split())
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"x": [row]}) + "\n" for row in rows))
+    for file in ("t.csv", "t.jsonl"):
+        note = f"note: 8 of the 20 samples of '{file}' are used, evenly spread over them: --limit takes more"
+        for words in (
+            "quantize m.onnx -s w8a8 -o o.onnx",
+            "calibrate m.onnx -s w8a8 -o o.ranges",
+            "calibrate m.onnx --evidence o.npz",
+            "analyze m.onnx -w int8",
+            "benchmark m.onnx -w int8",
+            "check m.onnx o.onnx",
+            "check m.onnx o.onnx --by-layer",
+        ):
+            force = [] if words.startswith(("check", "analyze")) else ["--force"]
+            result = CliRunner().invoke(main, [*words.split(), *force, "--data", file, "--limit", "8"])
+            assert " ".join(result.output.split()).count(note) == 1, (words, result.output)
+            assert "by-layer" in words or "check" not in words or "on 8 samples (--limit)" in result.output
+
+
+def test_where_time_is_short_the_few_samples_are_of_all_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_bench, "QUALITY_SECONDS", 0.0)
+    tiny.save(dense("m (float[b,64] x) => (float[b,512] y) {y = MatMul(x, w0)}", (64, 512)), tmp_path, "m.onnx")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"x": [[i] * 64]}) + "\n" for i in range(20)))
+    for command in ("analyze", "benchmark"):
+        result = CliRunner().invoke(main, [command, "m.onnx", "-w", "int8", "--data", "t.jsonl", "--limit", "8"])
+        assert "2 of the 20 samples of 't.jsonl' are used, evenly spread over them: more would take" in result.output

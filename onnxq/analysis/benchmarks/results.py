@@ -60,17 +60,19 @@ class Benchmark:
         tables: by maker of synthetic weights, by the name of an array, or by the model's path.
         leads: nf4 against the other 4-bit formats.
         inputs: what the model was run on, in words; empty without a model.
+        note: what a user should know of which samples these are.
     """
 
     tables: dict[str, tuple[Degradation, ...]]
     leads: tuple[Lead, ...] = ()
     inputs: str = ""
+    note: str = ""
 
     def to_json(self) -> str:
         """Everything, for machines."""
         tables = {name: [row.to_dict() for row in rows] for name, rows in self.tables.items()}
         leads = [dataclasses.asdict(lead) for lead in self.leads]
-        return json.dumps({"inputs": self.inputs, "tables": tables, "leads": leads}, indent=1)
+        return json.dumps({"inputs": self.inputs, "note": self.note, "tables": tables, "leads": leads}, indent=1)
 
     def to_csv(self) -> str:
         """The tables with a header, a line for each form of each kind of weights; what was not measured is empty."""

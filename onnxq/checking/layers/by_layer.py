@@ -111,7 +111,7 @@ def _trials(one: Side, other: Side, sampling: Sampling) -> Trials:
     require_same_inputs((one.path, other.path), (one.model, other.model))
     if (data := sampling.open(one.model, one.path)) is not None:
         feeds = list(data)
-        return Trials.given(feeds, amount(len(feeds), "sample"))
+        return Trials.given(feeds, amount(len(feeds), "sample"), data.note)
     return make_up(one.model, scout(one.model))
 
 
