@@ -95,6 +95,10 @@ def constant_nodes(proto: onnx.ModelProto) -> None:
         proto.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
 
 
+def classical(proto: onnx.ModelProto) -> None:
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+
+
 def metadata(proto: onnx.ModelProto) -> None:
     helper.set_model_props(proto, {"author": "me", "größe": "Ω"})
     proto.doc_string, proto.graph.doc_string, proto.graph.node[0].doc_string = "a model", "a graph", "a node"
@@ -197,8 +201,8 @@ MODELS: dict[str, Odd] = {
         {"w": normal(32, 16, dtype=np.float16), "two": np.array([2, 2])},
     ),
     "map": Odd(
-        X, "seq(map(int64, float)) z", "y = MatMul(x, w) z = ai.onnx.ml.ZipMap<classlabels_int64s=[0, 1]>(y)",
-        {"w": (32, 2)}, refusal="'z' is a map",
+        X, "seq(map(int64, float)) z",
+        f"y = MatMul(x, w) z = ai.onnx.ml.ZipMap<classlabels_int64s={[*range(16)]}>(y)", W, change=classical,
     ),
     "metadata": Odd(X, Y, PRODUCT, W, change=metadata),
     # Where weights are

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxq.calibration.memory import whole_session
 from onnxq.files import staging
 from onnxq.model import graph
+from onnxq.model.load import load_written
 from onnxq.output import write
 from onnxq.passes.normalize.unique_names import UniqueNames
 from onnxq.passes.observe.expose_values import ExposeValues
@@ -123,7 +124,7 @@ def _session(tapped: ir.Model, threads: int, *, blocked: bool) -> Session:
     with staging.scratch() as folder:
         path = folder / "optimized.onnx"
         session = Session(tapped, threads=threads, save_optimized=path)
-        optimized = ir.load(path)
+        optimized = load_written(path)
         # What lay beside the model still does: onnxruntime writes the places down as they were.
         ir.external_data.set_base_dir(optimized.graph, data_folder(tapped) or str(folder))
         UniqueNames()(optimized)  # it calls the values that it adds to a subgraph as those of the graph around

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import own_ops
@@ -18,6 +17,7 @@ from onnxq.checking.elsewhere import BROKEN, Elsewhere
 from onnxq.checking.outputs.alike import outputs_alike
 from onnxq.checking.score import Score
 from onnxq.errors import BadModel, CheckFailed
+from onnxq.model.load import load_written
 from onnxq.passes.regions.step_names import RegionTime, region_times
 from onnxq.quality import Quality, compare_outputs, unrepeatable
 from onnxq.quality.blank import blank_notes
@@ -301,7 +301,7 @@ def _regions(ran: Iterable[Kernel], quantized: Path) -> tuple[RegionTime, ...]:
     """What regions took, by step; of a file in onnxruntime's own format nobody can tell whose steps they were."""
     kernels = list(ran)
     is_told = not model_files.is_ort(quantized) and any(kernel.step is not None for kernel in kernels)
-    return region_times(kernels, ir.load(quantized)) if is_told else ()
+    return region_times(kernels, load_written(quantized)) if is_told else ()
 
 
 def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alone: Quality) -> Check:

@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from onnxq.encoding import lazy
 from onnxq.files.ranged import admit
-from onnxq.model.load import external_tensors
+from onnxq.model.load import external_tensors, load_written, to_proto
 from onnxq.output import write
 
 
 def locations(model: Path) -> set[Path]:
     """The files of external data of a model, relative to its folder."""
-    return {Path(tensor.location) for tensor in external_tensors(ir.load(model))}
+    return {Path(tensor.location) for tensor in external_tensors(load_written(model))}
 
 
 def transfer(model: Path, target: Path, how: Callable[[Path, Path], object]) -> None:
@@ -54,7 +54,7 @@ def _moved(
     source: Path, target: Path, data: Path, opened: BinaryIO, written: dict[bytes, tuple[int, int]]
 ) -> onnx.ModelProto:
     """The model with its large tensors appended to `data`."""
-    model = ir.load(source)
+    model = load_written(source)
     for external in external_tensors(model):
         admit(external)
     location = data.relative_to(target.parent).as_posix()
@@ -67,7 +67,7 @@ def _moved(
         value.const_value = ir.ExternalTensor(
             location, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
         )
-    return ir.to_proto(model)
+    return to_proto(model)
 
 
 def _append(tensor: ir.TensorProtocol, opened: BinaryIO, written: dict[bytes, tuple[int, int]]) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     """The model at `path`; external tensors are mapped only when something reads them.
 
     Args:
-        to_look_at: take models that can be shown but not quantized: with maps, or of opsets that are not known yet.
+        to_look_at: take models that can be shown but not quantized: that read maps, or of opsets not known yet.
 
     Raises:
         BadModel: no such file, not ONNX, truncated, external data missing, too short or outside the model's folder.
@@ -40,9 +40,12 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     if limits.require_file(path) > limits.MODEL_BYTES:
         raise _none(path, "is longer than 2 GB, which no ONNX model is: large weights lie in files of their own")
     proto = _parsed(path)
-    if to_look_at:
-        _name_maps(proto.graph)
-    _refuse_maps(path, proto.graph)
+    if not to_look_at:
+        _refuse_maps(path, proto.graph)
+    try:
+        name_maps(proto.graph)
+    except ValueError as error:
+        raise BadModel(f"'{path}' is not a legal ONNX model: {first_line(error)}") from None
     if not proto.graph.node and not proto.graph.output:
         raise _none(path, "is not an ONNX model: it has neither nodes nor outputs")
     require_legal(proto, path, any_opset=to_look_at)
@@ -95,29 +98,74 @@ def _why(error: Exception) -> str:
 
 
 def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
-    for value in (*main.input, *main.output):
-        if "map_type" in str(value.type):
+    for value in main.input:
+        if _holds_map(value):
             raise BadModel(
-                f"'{path}': '{value.name}' is a map, which onnxq cannot read; export the model without maps "
-                "(skl2onnx: zipmap=False)"
+                f"'{path}': the input '{value.name}' is a map, which samples are not; give a model that takes arrays"
             )
 
 
-def _name_maps(main: onnx.GraphProto) -> None:
-    """Put words in the place of types that hold maps."""
+def _holds_map(value: onnx.ValueInfoProto) -> bool:
+    return "map_type" in str(value.type)
+
+
+def name_maps(main: onnx.GraphProto) -> None:
+    """Put words in the place of types that hold maps, of outputs of the graph and of what goes in.
+
+    Raises:
+        ValueError: of maps of what ONNX does not know.
+    """
     for value in (*main.input, *main.output):
-        if "map_type" in str(value.type):
+        for entry in [entry for entry in value.metadata_props if entry.key == TYPE]:
+            value.metadata_props.remove(entry)
+        if _holds_map(value):
             value.metadata_props.add(key=TYPE, value=_type_in_words(value.type))
             value.ClearField("type")
+    inside = [value for value in main.value_info if not _holds_map(value)]
+    del main.value_info[:]
+    main.value_info.extend(inside)
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The model as protobuf, with the types that hold maps."""
+    proto = ir.to_proto(model)
+    for value in proto.graph.output:
+        said = [entry for entry in value.metadata_props if entry.key == TYPE]
+        for entry in said:
+            value.type.CopyFrom(_type_of_words(entry.value))
+            value.metadata_props.remove(entry)
+    return proto
+
+
+def load_written(path: Path) -> ir.Model:
+    """A model that onnxq or onnxruntime wrote, as it is: nothing is checked."""
+    proto = onnx.load(path, load_external_data=False)
+    name_maps(proto.graph)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
 
 
 def _type_in_words(type: onnx.TypeProto) -> str:
     if type.HasField("map_type"):
         key = ir.DataType(type.map_type.key_type).name.lower()
         return f"map({key}, {_type_in_words(type.map_type.value_type)})"
-    if type.HasField("sequence_type"):
-        return f"sequence({_type_in_words(type.sequence_type.elem_type)})"
+    for kind in ("sequence", "optional"):
+        if type.HasField(f"{kind}_type"):
+            return f"{kind}({_type_in_words(getattr(type, f'{kind}_type').elem_type)})"
     return ir.DataType(type.tensor_type.elem_type).name.lower()
+
+
+def _type_of_words(words: str) -> onnx.TypeProto:
+    """What `_type_in_words` says."""
+    kind, _, rest = words.removesuffix(")").partition("(")
+    if kind in ("sequence", "optional"):
+        make = onnx.helper.make_sequence_type_proto if kind == "sequence" else onnx.helper.make_optional_type_proto
+        return make(_type_of_words(rest))
+    if kind == "map":
+        key, _, inner = rest.partition(", ")
+        return onnx.helper.make_map_type_proto(int(ir.DataType[key.upper()]), _type_of_words(inner))
+    return onnx.helper.make_tensor_type_proto(int(ir.DataType[kind.upper()]), ())
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:

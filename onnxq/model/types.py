@@ -31,6 +31,7 @@ _MAKE_NO_TENSORS = (
     "SequenceInsert",
     "SequenceMap",
     "SplitToSequence",
+    "ZipMap",
 )
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 
@@ -77,7 +78,11 @@ def infer_types(model: ir.Model, *, guess: bool = False) -> Types:
     """
     supervisor.doing("onnx inferred shapes")
     # Not strict: one node that cannot be inferred would leave all others unknown.
-    copy = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
+    copy = model.clone()
+    for node in graph.nodes(copy):
+        if node.op_type == "ZipMap":
+            node.domain = ""  # where nothing is inferred of it: onnx_ir has no type for what it makes
+    copy = ShapeInferencePass(check_type=False, strict_mode=False)(copy).model
     for node in graph.nodes(copy) if guess else ():
         for output in node.outputs:
             if output.dtype is None and not graph.has_body(node):

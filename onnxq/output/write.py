@@ -16,6 +16,7 @@ from onnxq.files.data_files import own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
+from onnxq.model.load import to_proto
 from onnxq.output.data_writer import ALIGNMENT, LAYER, Content, DataWriter, ShardSize, by_layer, require_shard_size
 from onnxq.output.share_codes import Sharing
 
@@ -139,7 +140,7 @@ def _write_tensors(model: ir.Model, data: DataWriter | None, progress: Progress,
 
 def _save_graph(model: ir.Model, path: Path) -> int:
     faults.point("save.model")
-    onnx.save(ir.to_proto(model), path)
+    onnx.save(to_proto(model), path)
     return path.stat().st_size
 
 

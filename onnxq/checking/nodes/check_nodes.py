@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxq.checking.models import Check, quantized_kernels
 from onnxq.checking.nodes.pieces import Piece, sample
 from onnxq.errors import BadModel, CheckFailed
+from onnxq.model.load import load_written
 from onnxq.model.types import infer_types
 from onnxq.quality import Quality
 from onnxq.runtime.session import THREADS, Session
@@ -36,7 +37,7 @@ def check_nodes(
     Raises:
         CheckFailed: a node does not load or run, or gives something else.
     """
-    saved = ir.load(quantized)
+    saved = load_written(quantized)
     models = [(model, infer_types(model, guess=True)) for model in (prepared, saved)]
     quality: dict[str, float] = {}
     times = np.zeros(2)

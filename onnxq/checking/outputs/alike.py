@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checking.outputs.counted import counted
 from onnxq.errors import BadModel
+from onnxq.model.load import load_written
 from onnxq.runtime.own_files import model_files
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.trials import Trial
@@ -47,7 +47,7 @@ def outputs_alike(
 
 def _is_counted(file: Path, name: str) -> bool:
     """As `counted`; nothing is known of files in onnxruntime's own format."""
-    return model_files.is_ort(file) or name in counted(ir.load(file))
+    return model_files.is_ort(file) or name in counted(load_written(file))
 
 
 def _shapes(feed: Feed) -> str:

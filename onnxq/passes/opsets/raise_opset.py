@@ -17,7 +17,7 @@ from onnxq.errors import BadModel, first_line
 from onnxq.files.ranged import admit
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.load import external_tensors
+from onnxq.model.load import external_tensors, name_maps
 from onnxq.model.origin import ADDED, CALL, LIES, MODULE, SCOPES
 from onnxq.passes.opsets import _meanings
 from onnxq.runtime import supervisor
@@ -143,6 +143,7 @@ def _take_large_constants(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
 def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.TensorProtocol]) -> None:
     """Make `converted` the graph of `model`, with the constants that were kept from the converter."""
     del converted.graph.value_info[:]
+    name_maps(converted.graph)
     raised = ir.from_proto(converted).graph
     for value in [value for value in raised.inputs if value.name in large]:
         raised.inputs.remove(value)
@@ -151,6 +152,7 @@ def _put_back(model: ir.Model, converted: onnx.ModelProto, large: dict[str, ir.T
     # The shapes it found at the interface are not what the model's author declared.
     for old, new in zip((*model.graph.inputs, *model.graph.outputs), (*raised.inputs, *raised.outputs), strict=True):
         new.type, new.shape = old.type, old.shape
+        new.metadata_props.update(old.metadata_props)
     said = {
         (_place(node), key): node.metadata_props[key]
         for node in graph.nodes(model)
