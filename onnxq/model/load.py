@@ -99,14 +99,17 @@ def _why(error: Exception) -> str:
 
 def _refuse_maps(path: Path, main: onnx.GraphProto) -> None:
     for value in main.input:
-        if _holds_map(value):
+        if _holds_map(value.type):
             raise BadModel(
                 f"'{path}': the input '{value.name}' is a map, which samples are not; give a model that takes arrays"
             )
 
 
-def _holds_map(value: onnx.ValueInfoProto) -> bool:
-    return "map_type" in str(value.type)
+def _holds_map(type: onnx.TypeProto) -> bool:
+    which = type.WhichOneof("value")
+    return which == "map_type" or (
+        which in ("sequence_type", "optional_type") and _holds_map(getattr(type, which).elem_type)
+    )
 
 
 def name_maps(main: onnx.GraphProto) -> None:
@@ -118,12 +121,11 @@ def name_maps(main: onnx.GraphProto) -> None:
     for value in (*main.input, *main.output):
         for entry in [entry for entry in value.metadata_props if entry.key == TYPE]:
             value.metadata_props.remove(entry)
-        if _holds_map(value):
+        if _holds_map(value.type):
             value.metadata_props.add(key=TYPE, value=_type_in_words(value.type))
             value.ClearField("type")
-    inside = [value for value in main.value_info if not _holds_map(value)]
-    del main.value_info[:]
-    main.value_info.extend(inside)
+    for value in [value for value in main.value_info if _holds_map(value.type)]:
+        main.value_info.remove(value)
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
