@@ -32,6 +32,7 @@ class Elsewhere:
         float_sqnr: the same of the float model there, which may compute in shorter types than float32.
         float_ms, quantized_ms: least milliseconds of a run of each, in turns.
         spread: how far what one is of the other is to be trusted, plus or minus.
+        is_of_faint: whether `sqnr` counts faint outputs as more than they are (`Quality.is_of_faint`).
         types: how many convolutions and products of the written model compute in which type.
     """
 
@@ -43,6 +44,7 @@ class Elsewhere:
     quantized_ms: float = 0.0
     types: dict[str, int] = field(default_factory=dict)
     spread: float = 0.0
+    is_of_faint: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -91,4 +93,6 @@ def run_elsewhere(
     types: Counter[str] = ours.precisions()
     float_ms, quantized_ms = (1e3 * seconds for seconds in timing.seconds)
     spread = timing.spreads[1]
-    return Elsewhere(name, True, found.sqnr, as_float.sqnr, float_ms, quantized_ms, dict(types), spread)
+    return Elsewhere(
+        name, True, found.sqnr, as_float.sqnr, float_ms, quantized_ms, dict(types), spread, found.is_of_faint
+    )

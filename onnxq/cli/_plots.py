@@ -21,7 +21,7 @@ def front_table(front: Frontier) -> Table:
     times = any(point.latency is not None for point in front.points)
     diverges = any(point.figures.kld is not None for point in front.points)
     decides = any(point.figures.flips is not None for point in front.points)
-    columns = ["bits", "size", *(["latency"] if times else []), "SQNR dB"]
+    columns = ["bits", "size", *(["latency"] if times else []), "dB"]
     for column in (*columns, *(["KL divergence"] if diverges else []), *(["flipped"] if decides else [])):
         table.add_column(column, justify="right")
     for point in front.points:

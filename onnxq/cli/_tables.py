@@ -25,7 +25,7 @@ from onnxq.output.signature import Signature, signature_of
 from onnxq.passes.prepare import prepare
 from onnxq.plan import Choice, Method, Plan
 from onnxq.recipe import Recipe
-from onnxq.report.words import count, decibel, error, judged_on, milliseconds, nbytes, of_noise
+from onnxq.report.words import count, decibel, error, judged, judged_on, milliseconds, nbytes
 from onnxq.runtime.machine import threads_in_words
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
@@ -158,7 +158,8 @@ def _add_check(table: Table, check: Check) -> None:
     if check.elsewhere is not None and check.elsewhere.was_run:
         there = check.elsewhere
         types = ", ".join(f"{count} in {word}" for word, count in sorted(there.types.items()))
-        table.add_row(f"in {there.runtime}", of_noise(there.sqnr), f"the float model: {decibel(there.float_sqnr)}")
+        figure = judged(there.sqnr, of_faint=there.is_of_faint)
+        table.add_row(f"in {there.runtime}", figure, f"the float model: {decibel(there.float_sqnr)}")
         share = (
             f"{there.quantized_ms / max(there.float_ms, 1e-9):.2f} of float's time; convolutions and products: {types}"
         )

@@ -184,6 +184,12 @@ class Quality:
                 found[label] = (own, decibel(usual[name], power.signal / max(1, power.count)))
         return found
 
+    @property
+    def is_of_faint(self) -> bool:
+        """Whether what it is judged by is more than the SQNR, as it is of faint outputs."""
+        kinds = self.by_label()
+        return bool(kinds) and min(kinds, key=kinds.__getitem__) in self.faint()
+
     def below(self, least: float) -> int:
         """How many labels have an SQNR as it is that is less."""
         rows = (self._as_it_is(outputs) for outputs in self._powers_by_label.values())

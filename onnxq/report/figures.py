@@ -289,7 +289,7 @@ def _front(report: Report) -> Any:
     points = sorted(report.front, key=lambda point: point.size)
     texts = [
         f"{point.bits:.2f} bits, {words.nbytes(point.nbytes)}"
-        + (f"<br>{words.of_noise(point.sqnr)}" if point.sqnr is not None else "")
+        + (f"<br>{words.decibel(point.sqnr)}" if point.sqnr is not None else "")
         + (f"<br>{point.latency:.2f} of float's time" if point.latency is not None else "")
         for point in points
     ]

@@ -15,9 +15,10 @@ def decibel(x: float) -> str:
     return "identical" if x >= MAX_DB else f"{x:.1f} dB"
 
 
-def of_noise(x: float) -> str:
-    """An SQNR, which outputs that are identical do not have."""
-    return decibel(x) if x >= MAX_DB else f"{decibel(x)} SQNR"
+def judged(x: float, *, of_faint: bool) -> str:
+    """The figure by which outputs are judged: an SQNR, which outputs that are identical do not have, nor faint ones,
+    which count as more than they are."""
+    return decibel(x) if of_faint or x >= MAX_DB else f"{decibel(x)} SQNR"
 
 
 class Judged(Protocol):
@@ -42,9 +43,8 @@ class Judged(Protocol):
 
 
 def error(of: Judged) -> str:
-    """The figure by which the outputs are judged; it is an SQNR unless it is that of faint ones, which count as more
-    than they are: of these, `judged_on` says the SQNR."""
-    return "–" if of.sqnr is None else decibel(of.sqnr) if _lowest_kind(of) in of.faint else of_noise(of.sqnr)
+    """The figure by which the outputs are judged; of faint ones `judged_on` says the SQNR."""
+    return "–" if of.sqnr is None else judged(of.sqnr, of_faint=_lowest_kind(of) in of.faint)
 
 
 def judged_on(of: Judged) -> str:

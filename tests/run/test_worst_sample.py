@@ -13,10 +13,12 @@ import tiny
 from click.testing import CliRunner
 from rich.console import Console
 
+from onnxq.checking.elsewhere import Elsewhere
 from onnxq.checking.models import Check, check_models
 from onnxq.cli import _tables, main
 from onnxq.quality import sqnr
-from onnxq.report.document import Report, Summary
+from onnxq.report.document import FrontPoint, Report, Summary
+from onnxq.report.figures import figures_of
 from onnxq.report.page import render
 from onnxq.report.words import error, judged_on
 from onnxq.runtime.session import Session
@@ -147,6 +149,23 @@ def test_what_counts_as_louder_is_no_sqnr() -> None:
     assert judged_on(replace(check, worst_sample=math.nan)) == (
         "on 4 samples, lowest: a tone (7.6 dB SQNR, of outputs 43 dB fainter than usual)"
     )
+
+
+@pytest.mark.parametrize(("of_faint", "words"), [(True, "36.1 dB  "), (False, "36.1 dB SQNR")])
+def test_nor_is_it_one_where_another_runtime_is_told_of(of_faint: bool, words: str) -> None:
+    there = Elsewhere("openvino 1", True, 36.1, 60.0, is_of_faint=of_faint)
+    printed = Console(width=200)
+    with printed.capture() as found:
+        printed.print(_tables.check_table(Check("4 samples", 37.6, 37.6, 37.6, elsewhere=there)))
+    (line,) = [line for line in found.get().splitlines() if line.startswith("in openvino")]
+    assert words in line and line.count("SQNR") == (not of_faint)
+
+
+def test_nor_in_a_search() -> None:
+    pytest.importorskip("plotly")
+    report = Report("search", "m.onnx", "m.onnx", "0", front=[FrontPoint(4.0, 0.2, 1 << 20, 1e-3, 36.1)])
+    (text,) = figures_of(report)["front"]["data"][0]["text"]
+    assert "36.1 dB" in text and "SQNR" not in text
 
 
 def test_the_page_says_it_too() -> None:
