@@ -15,14 +15,18 @@ from onnxq.checking.models import Check, check_models
 from onnxq.checking.nodes.check_nodes import check_nodes
 from onnxq.checking.rules import kept_rules, unused_level
 from onnxq.checking.spelled import as_run
-from onnxq.errors import BadModel, Bug
+from onnxq.errors import BadModel, Bug, listed
 from onnxq.files.staging import scratch
 from onnxq.job import Job
+from onnxq.made_up.roles import Role, parts_of
+from onnxq.model import graph
+from onnxq.model.load import load_written
 from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime.ort.installed import version
 from onnxq.runtime.session import Session
+from onnxq.samples.source import inputs_of
 from onnxq.samples.trials import Trials
 
 #: dB below which it is asked whether that much was lost by numbers of fewer bits, or before any had fewer.
@@ -53,7 +57,7 @@ def check_saved(
     """
     job.progress.start("checking the saved file")
     kept_to = kept_rules(staged, job.target.name)
-    notes = unused_level(plan, job.recipe.accuracy_level)
+    notes = [*unused_level(plan, job.recipe.accuracy_level), *_unseen(job, plan, staged)]
     with contextlib.ExitStack() as kept:
         runnable = staged
 
@@ -93,6 +97,31 @@ def _require_same(job: Job, sqnr_of: Callable[[Path], float], written: Callable[
             f"this is a bug in onnxq: what it made of '{job.path}' before it quantized anything is another model "
             f"({prepared:.1f} dB); nothing was written"
         )
+
+
+def _unseen(job: Job, plan: Plan, staged: Path) -> list[str]:
+    """That without data nobody sees whether float16 holds the numbers of a table, which may be of any size.
+
+    Pictures, sounds and what other models make are near 1, or as near as their own scaling says; the planner keeps in
+    float32 what scales large inputs.
+    """
+    if job.data is not None or not plan.shortens_floats:
+        return []
+    given = load_written(staged).graph.inputs
+    shortened = {value.name for value in given if any(map(_is_shortened, value.consumers()))}
+    parts = parts_of(job.model, inputs_of(job.model))
+    names = [f"'{part.name}'" for part in parts if part.role is Role.FEATURES and part.name in shortened]
+    if not names:
+        return []
+    become, is_larger = ("becomes", "it is") if len(names) == 1 else ("become", "they are")
+    return [
+        f"{listed(names, 3)} {become} float16, in which numbers beyond 65504 are infinite and whole ones above 2048 "
+        f"rounded: if {is_larger} larger give --data, and what that harms stays in float32"
+    ]
+
+
+def _is_shortened(node: ir.Node) -> bool:
+    return graph.is_op(node, "Cast") and graph.attribute_int(node, "to", 0) == ir.DataType.FLOAT16
 
 
 def _rounded(found: Check, rounding: Check) -> Check:

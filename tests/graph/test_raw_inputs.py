@@ -93,3 +93,29 @@ def test_large_columns_in_any_form_stay_finite(inputs: str, first: str, tmp_path
     kind = {"double": np.float64, "int64[": np.int64}.get(inputs[:6], np.float32)
     feed = {"p": columns.astype(kind)} if "q" not in inputs else {"p": columns[:, :24], "q": columns[:, 24:]}
     assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 60
+
+
+def test_without_data_it_is_said_which_inputs_float16_may_not_hold(tmp_path: Path) -> None:
+    """Not of pictures, nor where only weights are stored in it, nor with data, by which what is harmed stays."""
+    text = "g ({}) => (float[N, 16] y) {{ p = {} h = MatMul(p, w) r = Relu(h) y = MatMul(r, v) }}"
+    weights = {"w": normal(64, 128), "v": normal(128, 16)}
+    path = tiny.save(tiny.model(text.format("float[N, 64] x", "Identity(x)"), weights), tmp_path)
+    rows = [{"x": np.random.default_rng(i).random((4, 64), np.float32) * 1e6} for i in range(8)]
+    image = text.format("float[N, 3, 4, 16] image", "ReduceMean<axes = [1, 2], keepdims = 0>(image) q = Relu(p)")
+    image = image.replace("MatMul(p, w)", "MatMul(p, u)")
+    other = tiny.save(tiny.model(image, weights | {"u": normal(16, 128)}), tmp_path, "image.onnx")
+    said = "'x' becomes float16, in which numbers beyond 65504 are infinite"
+    for model, target, data in (
+        (path, "ort-cuda", None),
+        (path, "ort-cpu", None),
+        (path, "ort-cuda", rows),
+        (other, "ort-cuda", None),
+    ):
+        found = onnxq.quantize(model, tmp_path / "q.onnx", "fp16", target=target, data=data, force=True)
+        assert found.check is not None
+        is_said = any("becomes float16" in note for note in found.check.notes)
+        assert is_said == ((model, target, data) == (path, "ort-cuda", None)), (target, found.check.notes)
+        assert not is_said or any(note.startswith(said) for note in found.check.notes)
+        if data:
+            y, z = (Session(each).run(rows[0])[0] for each in (path, found.output))
+            assert np.isfinite(z).all() and tiny.sqnr(y, z) > 50
