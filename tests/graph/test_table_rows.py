@@ -125,8 +125,8 @@ def test_columns_that_are_all_of_numbers_are_told_by_their_count(tmp_path: Path,
         ("price,area,rooms,name", "whether 'rooms' is one of the 3 numbers"),
         ("id,name,p,q,r", "whether 'r' is one of the 3 numbers that 'x' takes, or 'name', which holds none"),
         (
-            "Survived,Pclass,p,q",
-            r"\(Survived, Pclass, p, q\), 'x' takes 3: leave out the others, or call the .* 'label'$",
+            "Bought,Pclass,p,q",
+            r"\(Bought, Pclass, p, q\), 'x' takes 3: leave out the others, or call the .* 'label'$",
         ),
         ("id,p,q,r,price", r"5 columns of numbers .* 'x' takes 3: leave out the others, or call the answer 'label'$"),
         ("p,q,r,s,price", r"5 columns of numbers .* 'x' takes 3: leave out the others$"),
@@ -301,11 +301,17 @@ def test_other_texts_are_no_classes(tmp_path: Path, header: str, cells: list[str
         open_data(csv_of(rows, tmp_path / "t.csv"), ROW)
 
 
-@pytest.mark.parametrize("answer", ["labels", "Outcome", "class_label", "targets", "Target"])
+@pytest.mark.parametrize("answer", ["labels", "Outcome", "class_label", "targets", "Target", "Survived"])
 @pytest.mark.parametrize("width", [3, None])
 def test_answers_have_several_names(tmp_path: Path, answer: str, width: int | None) -> None:
     file = csv_of(rows_of(f"p,{answer},q,r"), tmp_path / "t.csv")
     assert next(iter(open_data(file, (Input("x", F32, (None, width)),))))["x"].tolist() == [[1, 3, 4]]
+
+
+def test_a_diagnosis_is_the_answer_where_there_is_a_number_too_many(tmp_path: Path) -> None:
+    file = csv_of(rows_of("p,diagnosis,q,r"), tmp_path / "t.csv")
+    for width, wanted in ((3, [[1, 3, 4]]), (4, [[1, 2, 3, 4]]), (None, [[1, 2, 3, 4]])):
+        assert next(iter(open_data(file, (Input("x", F32, (None, width)),))))["x"].tolist() == wanted
 
 
 @pytest.mark.parametrize("cell", ["2020-01-31", "2020-01-31 10:00:00", "2020-01-31T10:00:00.5Z", "10:00:00"])

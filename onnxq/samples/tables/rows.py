@@ -24,9 +24,10 @@ from onnxq.samples.tables.words import words_of
 
 _NUMBERS = re.compile(r"u?int\d|float|double|halffloat|bool|decimal")
 _TIMES = re.compile("timestamp|date|time|duration")
-_ANSWER = re.compile("labels?|targets?|class|class_label|outcome|y", re.IGNORECASE)
-#: What may be one where none is called so: `fine_label`, and neither `Pclass` nor `target_temp`.
-_LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target))|.*[a-z](Label|Target)")
+_ANSWER = re.compile("labels?|targets?|class|class_label|outcome|survived|y", re.IGNORECASE)
+#: What may be one where none is called so: `fine_label`, and neither `Pclass` nor `target_temp`; a diagnosis, by which
+#: other models predict.
+_LIKE_AN_ANSWER = re.compile("(?i:.*[ _.-](label|target)|diagnosis)|.*[a-z](Label|Target)")
 #: Of rows, some as pandas writes them.
 _ID = re.compile(r"(?i:(.*[ _.-])?id|index|unnamed: 0|__index_level_\d+__|)|.*[a-z]I[dD]")
 #: How often a text comes that is one of a few classes.
