@@ -129,6 +129,11 @@ def of_model(subject: Subject) -> Report:
     return report
 
 
+def _tell(report: Report, *notes: str) -> None:
+    """Add notes that are not there yet: on the same samples several things are measured."""
+    report.notes += [note for note in notes if note and note not in report.notes]
+
+
 def of_plan(plan: Plan, subject: Subject) -> Report:
     """A plan that was written to a file, and that nobody has carried out yet."""
     report = _empty("plan", subject)
@@ -141,6 +146,7 @@ def of_analysis(analysis: ModelAnalysis, subject: Subject) -> Report:
     """The error of every weight in every form."""
     report = _empty("analyze", subject)
     report.summary.inputs = amount(analysis.samples, "sample") if analysis.samples else ""
+    _tell(report, analysis.note)
     for layer in analysis.layers:
         row = WeightError(layer.node, layer.op, list(layer.shape))
         row.forms = {found.form.label: known(found.stats.sqnr) for found in layer.forms}
@@ -262,7 +268,7 @@ def _add_layers(report: Report, found: ByLayer) -> None:
         row.cosine, row.max_error, row.value = known(layer.cosine), known(layer.max_error), layer.a
         row.is_scaled = layer.is_scaled
         report.layers.append(row)
-    report.notes += [f"layers were compared on {found.inputs}", *found.notes]
+    _tell(report, f"layers were compared on {found.inputs}", *found.notes)
 
 
 def _name(report: Report, plan: Plan) -> None:
@@ -278,7 +284,7 @@ def _add_runs(report: Report, subject: Subject, prepared: ir.Model, quantized: i
     path = subject.in_float or subject.model
     model, progress = load_model(path), subject.environment.progress
     data = subject.sampling.open(model, path)
-    report.notes += [data.note] if data is not None and data.note else []
+    _tell(report, "" if data is None else data.note)
     if data is not None and subject.in_float is not None:
         report.activations = _activations(report, subject, prepared, ranges_in(quantized), data)
     feed = next(iter(data), None) if data is not None else _made_up(model)

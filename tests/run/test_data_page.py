@@ -306,6 +306,25 @@ def test_of_a_table_with_more_rows_it_is_said_how_many_are_used(
             assert "by-layer" in words or "check" not in words or "on 8 samples (--limit)" in result.output
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_page_says_once_which_samples_of_a_table_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny.save(dense("m (float[b,64] x) => (float[b,512] y) {y = MatMul(x, w0)}", (64, 512)), tmp_path, "m.onnx")
+    rows = np.random.default_rng(0).standard_normal((20, 64)).tolist()
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"x": [row]}) + "\n" for row in rows))
+    note = "8 of the 20 samples of 't.jsonl' are used, evenly spread over them: --limit takes more"
+    for words in (
+        "quantize m.onnx -s w8a8 -o o.onnx --html r.json",
+        "check m.onnx o.onnx --html r.json",
+        "report o.onnx --against m.onnx --json r.json",
+        "analyze m.onnx -w int8 --html r.json",
+    ):
+        (tmp_path / "r.json").unlink(missing_ok=True)
+        result = CliRunner().invoke(main, [*words.split(), "--data", "t.jsonl", "--limit", "8"])
+        assert result.exit_code == 0, result.output
+        assert json.loads((tmp_path / "r.json").read_text())["notes"].count(note) == 1, words
+
+
 def test_where_time_is_short_the_few_samples_are_of_all_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
