@@ -25,6 +25,8 @@ from onnxq.formats import QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.weights import Weight, weights_of
 from onnxq.passes.prepare import prepare
+from onnxq.passes.recurrent.join_cells import OPSET, JoinCells
+from onnxq.recipe import Recipe
 
 Read = Callable[[], Any]
 
@@ -49,7 +51,7 @@ def as_in_graph(checkpoint: Checkpoint) -> Checkpoint:
 
 def as_prepared(model: ir.Model, checkpoint: Checkpoint, again: Callable[[], ir.Model]) -> ir.Model:
     """The model; or as it is quantized, where a file of ours has weights by names that preparing gave them: kernels
-    with a norm folded into them, weights that the model decodes or turns.
+    with a norm folded into them, weights that the model decodes or turns, gates of an LSTM that it computes in parts.
 
     Args:
         again: loads the model.
@@ -60,7 +62,13 @@ def as_prepared(model: ir.Model, checkpoint: Checkpoint, again: Callable[[], ir.
         return model
     prepared = again()
     prepare(prepared)
-    return prepared if len(names - _constants(prepared)) < len(missing) else model
+    found = [model, prepared]
+    if names - _constants(prepared):
+        joined = again()
+        prepare(joined, opset=OPSET)
+        JoinCells(Recipe("w8a8-dynamic"))(joined)
+        found.append(joined)
+    return min(found, key=lambda each: len(names - _constants(each)))
 
 
 def own_biases(model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer]) -> set[str]:

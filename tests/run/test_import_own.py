@@ -212,6 +212,30 @@ def test_what_preparing_makes_of_a_model_comes_back(case: str, suffix: str, tmp_
     assert tiny.sqnr(wanted, found) > 35
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".gguf", ".safetensors"])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_an_lstm_that_was_joined_of_its_parts_comes_back(suffix: str, opset: int, tmp_path: Path) -> None:
+    """Into the model with the parts, which then has the LSTM."""
+    text = """g (float[2, 24] x, float[2, 32] h, float[2, 32] c) => (float[2, 32] k, float[2, 32] n) {
+        first = Gemm (x, w, b)  second = MatMul (h, r)  sum = Add (first, second)  p, q, s, t = Split <axis = 1> (sum)
+        i = Sigmoid (p)  f = Sigmoid (q)  g = Tanh (s)  o = Sigmoid (t)  kept = Mul (f, c)  fresh = Mul (i, g)
+        k = Add (kept, fresh)  a = Tanh (k)  n = Mul (o, a) }"""
+    text = text if opset < 18 else text.replace("axis = 1>", "axis = 1, num_outputs = 4>")
+    shapes = {"w": (24, 128), "r": (32, 128), "b": (128,)}
+
+    def saved(name: str, seed: int) -> Path:
+        numbers = {word: tiny.normal(*shape, seed=seed + i) for i, (word, shape) in enumerate(shapes.items())}
+        return tiny.save(tiny.model(text, numbers, opset=opset), tmp_path, name)
+
+    small, weights = tmp_path / "s.onnx", tmp_path / f"w{suffix}"
+    quantize(saved("m.onnx", 0), small, Recipe("w8a8-dynamic", keep_slow=True), target="onnxq", check=False)
+    assert "w_gates" in {row.name for row in export_weights(small, weights).rows}
+    import_weights(saved("o.onnx", 50), weights, tmp_path / "back.onnx", target="onnxq", check=False, options=EXACT)
+    feed = {word: tiny.normal(2, size, seed=i) for i, (word, size) in enumerate({"x": 24, "h": 32, "c": 32}.items())}
+    for wanted, found in zip(*(Session(path).run(feed) for path in (small, tmp_path / "back.onnx")), strict=True):
+        assert tiny.sqnr(wanted, found) > 30
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".gguf"])
 @pytest.mark.parametrize(
     ("scheme", "target"), [("w8a8-dynamic", "onnx"), ("w8a8-dynamic", "ort-cpu"), ("w8a8", "ort-cpu")]
