@@ -234,7 +234,7 @@ def _put_in(
     mixed, modules = doubts.mixed(model, own), doubts.Modules(model, given, renamed)
     constants = list(dict.fromkeys([*folded.placed, *given.values()]))
     now, kernels = unmatched.constants(model), unmatched.kernels(model)
-    refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half)
+    refusal = prepare(model, opset=_opset(layers, place), widen=place.widens_half, merges=False)
     stayed = unmatched.Unmatched(model, own, now, kernels)
     placing = Placing(place, refusal, is_exact=how.accuracy_level < EXACT_BELOW)
     is_foreign = gguf.is_foreign(tensors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -24,7 +24,7 @@ from onnxq.errors import BadData, BadModel
 from onnxq.formats import QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.weights import Weight, weights_of
-from onnxq.passes.prepare import prepare
+from onnxq.passes.prepare import MOST_MERGED, prepare
 from onnxq.passes.recurrent.join_cells import OPSET, JoinCells
 from onnxq.recipe import Recipe
 
@@ -61,14 +61,33 @@ def as_prepared(model: ir.Model, checkpoint: Checkpoint, again: Callable[[], ir.
     if not missing:
         return model
     prepared = again()
-    prepare(prepared)
+    prepare(prepared, merges=False)
     found = [model, prepared]
     if names - _constants(prepared):
         joined = again()
-        prepare(joined, opset=OPSET)
+        prepare(joined, opset=OPSET, merges=False)
         JoinCells(Recipe("w8a8-dynamic"))(joined)
         found.append(joined)
-    return min(found, key=lambda each: len(names - _constants(each)))
+    best = min(found, key=lambda each: len(names - _constants(each)))
+    if best is not model:
+        _merge(best, names)
+    return best
+
+
+def _merge(model: ir.Model, names: Collection[str]) -> None:
+    """Keep equal constants once, as the file does, by the one name that it has of them: norms before training. Those of
+    an emptied model are all equal, and the file has many of these names."""
+    for owner in graph.graphs(model):
+        equal: dict[tuple[object, ...], list[ir.Value]] = {}
+        for value in owner.initializers.values():
+            tensor = graph.constant(value)
+            if tensor is not None and tensor.size <= MOST_MERGED:
+                equal.setdefault((tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
+        for values in equal.values():
+            named = [value for value in values if value.name in names]
+            for other in (value for value in values if len(named) == 1 and value is not named[0]):
+                other.replace_all_uses_with(named[0])
+                del owner.initializers[other.name or ""]
 
 
 def own_biases(model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer]) -> set[str]:

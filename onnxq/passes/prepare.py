@@ -40,8 +40,11 @@ from onnxq.passes.spelling.whole_slices import WholeSlices
 from onnxq.passes.spelling.whole_softmax import WholeSoftmax
 from onnxq.runtime import known
 
+#: Numbers of a constant that is compared with others.
+MOST_MERGED = 1 << 16
 
-def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
+
+def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False, merges: bool = True) -> str:
     """Rewrite `model` in place so that every weight is an initializer, every name is unique and no function is left.
 
     Functions are inlined because each call has activations, hence ranges, of its own; onnxruntime inlines them too.
@@ -50,6 +53,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
         opset: raise the standard operators to this version if they are older.
         widen: compute in float32 where the model computes in float16. In the place of bfloat16, which has no kernels on
             processors, it is computed always.
+        merges: keep equal constants once; not where they are about to get numbers of their own.
 
     Returns:
         Why the opset could not be raised, or "".
@@ -86,7 +90,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False) -> str:
             FoldConstants(decodes=False),  # what is computed of the numbers that `FoldShapes` found
             UnpackHeads(),
             PlainTurns(),
-            DeduplicateHashedInitializersPass(size_limit=1 << 16),
+            *[DeduplicateHashedInitializersPass(size_limit=MOST_MERGED)] * merges,
             RemoveUnused(),
             TopologicalSortPass(),
             UniqueNames(),

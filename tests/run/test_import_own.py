@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from hypothesis import given, settings
@@ -134,6 +135,56 @@ def test_a_tied_table_comes_back(word: str, file: str, tmp_path: Path) -> None:
     w = {name: read() for name, read in decode_file(weights)}
     (y,) = Session(tmp_path / "back.onnx").run({"ids": np.arange(64)})
     np.testing.assert_allclose(y, w["table"] @ w["w"].T @ w["head.weight"].T, atol=1e-5)
+
+
+def tied_decoder(folder: Path, name: str, *, is_blank: bool) -> Path:
+    """As torch exports one: the head's matrix is turned in the graph, and its module and the table have one name."""
+    text = """g (int64[n] ids) => (float[n, 96] y) {
+        x = Gather ("lm_head.weight", ids)  a = LayerNormalization (x, "a.weight", "a.bias")
+        val_1 = Transpose <perm = [1, 0]> ("up.weight")  b = MatMul (a, val_1)  c = Relu (b)
+        val_2 = Transpose <perm = [1, 0]> ("down.weight")  d = MatMul (c, val_2)
+        e = LayerNormalization (d, "e.weight", "e.bias")
+        val_9 = Transpose <perm = [1, 0]> ("lm_head.weight")  [head] y = MatMul (e, val_9)
+    }"""
+    shapes = {"lm_head.weight": (96, 80), "up.weight": (80, 80), "down.weight": (80, 80)}
+    shapes |= {f"{norm}.{part}": (80,) for norm in "ae" for part in ("weight", "bias")}
+    own = {key: tiny.normal(*shape, seed=i) for i, (key, shape) in enumerate(shapes.items())}
+    made = tiny.model(text, {key: np.zeros_like(w) for key, w in own.items()} if is_blank else own)
+    head = made.graph.node[-1].metadata_props.add()
+    head.key, head.value = "pkg.torch.onnx.name_scopes", "['', 'lm_head', 'linear']"
+    return tiny.save(made, folder, name)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+def test_a_tied_decoder_comes_back(target: str, suffix: str, tmp_path: Path) -> None:
+    """Whether its table and its head are two of the file or one, and into one whose matrices were all equal."""
+    model = tied_decoder(tmp_path, "m.onnx", is_blank=False)
+    small, weights = tmp_path / "s.onnx", tmp_path / f"w{suffix}"
+    quantize(model, small, Recipe("int4", min_sqnr=-np.inf, keep_slow=True), target=target, check=False)
+    names = {row.name for row in export_weights(small, weights).rows if row.format}
+    assert (names >= {"lm_head.weight", "val_9"}) == (target == "ort-cpu")
+    ids = {"ids": np.arange(96)}
+    for start in (model, tied_decoder(tmp_path, "blank.onnx", is_blank=True)):
+        back = tmp_path / f"back_{start.name}"
+        done = import_weights(start, weights, back, target=target, check=False)
+        assert not done.match.rounded and not done.match.missing and not done.match.notes
+        np.testing.assert_array_equal(Session(back).run(ids)[0], Session(small).run(ids)[0])
+
+
+def test_equal_constants_come_back_by_the_one_name_that_the_file_has(tmp_path: Path) -> None:
+    """Norms before training."""
+    model, small, weights = tied_decoder(tmp_path, "m.onnx", is_blank=False), tmp_path / "s.onnx", tmp_path / "w.npz"
+    made = onnx.load(model)
+    for constant in made.graph.initializer:
+        if constant.name in ("a.weight", "e.weight"):
+            constant.CopyFrom(onnx.numpy_helper.from_array(np.ones(80, np.float32), constant.name))
+    tiny.save(made, tmp_path, "m.onnx")
+    quantize(model, small, Recipe("int4", min_sqnr=-np.inf, keep_slow=True), check=False)
+    assert "e.weight" not in {row.name for row in export_weights(small, weights).rows}
+    import_weights(model, weights, tmp_path / "back.onnx", check=False)
+    ids = {"ids": np.arange(96)}
+    np.testing.assert_array_equal(Session(tmp_path / "back.onnx").run(ids)[0], Session(small).run(ids)[0])
 
 
 @pytest.mark.parametrize("word", ["uint4", "mxfp4"])

@@ -14,7 +14,7 @@ from onnxq.checkpoints.matching import put, structure, ties
 from onnxq.checkpoints.matching.folded import biases
 from onnxq.checkpoints.matching.folded.sources import Sources
 from onnxq.checkpoints.matching.folded.unnamed import Parameters
-from onnxq.checkpoints.matching.names import dotted, names_of
+from onnxq.checkpoints.matching.names import dotted, names_of, shared_out
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored
@@ -107,14 +107,15 @@ def put_in(
     weights = list(_weights(model))
     products = [weight for weight in weights if weight.node.op_type != "Gather"]
     by_name = {dotted(layer.name): layer for layer in layers}
-    wanted: dict[str, list[Weight]] = {}
+    known = list[list[str]]()
     for weight in weights:
         lone = [""] if len(products) == 1 and weight is products[0] else []
         names = [*names_of(weight), *sources.names(weight.value)]
-        known = (by_name[name] for name in [*names, *map(renamed, names), *lone] if name in by_name)
-        layer = next(known, None)
-        if layer is not None:
-            wanted.setdefault(layer.name, []).append(weight)
+        known.append([by_name[name].name for name in [*names, *map(renamed, names), *lone] if name in by_name])
+    wanted: dict[str, list[Weight]] = {}
+    for weight, name in zip(weights, shared_out(known), strict=True):
+        if name is not None:
+            wanted.setdefault(name, []).append(weight)
     taken = {id(weight) for found in wanted.values() for weight in found}
     free = [weight for weight in weights if id(weight) not in taken]
     rest = []

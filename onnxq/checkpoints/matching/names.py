@@ -36,6 +36,20 @@ def names_of(weight: Weight) -> list[str]:
     return [dotted(name.removesuffix(origin.WEIGHT_TURNED).removesuffix(".weight")) for name in names if name]
 
 
+def shared_out(known: Sequence[Sequence[str]]) -> list[str | None]:
+    """One of the names of each: its first, or one that is the first of none, where several have that first one. The
+    module of a tied head has the name of the table, and the codes of the head another one, where these are not its."""
+    found = [next(iter(names), None) for names in known]
+    owners = Counter(found)
+    for i, names in enumerate(known):
+        other = next((name for name in names[1:] if not owners[name]), None)
+        if other is not None and owners[found[i]] > 1:
+            owners[found[i]] -= 1
+            owners[other] += 1
+            found[i] = other
+    return found
+
+
 def names_in(model: ir.Model) -> set[str]:
     """What parameters are called as parts of modules, be it by the nodes that read them."""
     found: list[str] = []
