@@ -249,7 +249,7 @@ def _put_in(
         told.notes.append(f"computed again: {listed(made.told, MOST)}")
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused, is_foreign=is_foreign)
-    told.lost, told.kept, told.bare = left.lost, left.kept, left.bare
+    told.lost, told.kept, told.bare, told.advice = left.lost, left.kept, left.bare, left.advice
     held = doubts.held([*stayed.values, *doubts.chosen(model, sources)], sources, tensors, own, told)
     told.misfits += held
     old = {value.name for values in held.values() for value in values}
@@ -329,7 +329,7 @@ def _require_fit(path: Path, checkpoint: str | Path, match: Match, absent: str, 
         problems.append(f"the model has no product called {listed(match.surplus, MOST)}")
     if match.lost:
         lost, go = listed(match.lost, MOST), "goes" if len(match.lost) == 1 else "go"
-        problems.append(f"{lost} {go} nowhere, and {_getting(match.kept, ', of such shapes,')}")
+        problems.append(f"{lost} {go} nowhere, and {_getting(match.kept, ', of such shapes,')}{match.advice}")
     codes = [name.removesuffix(".codes") for name in match.unused if name.endswith(".codes")]
     own = [name for name in codes if f"{name}.codebooks" not in match.unused]
     if own:

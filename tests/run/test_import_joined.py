@@ -86,3 +86,63 @@ def test_each_bias_is_as_long_as_its_own_rows(shapes: dict[str, tuple[int, ...]]
     new |= {f"model.layers.0.self_attn.{part}_proj.bias": np.ones(shape, np.float32) for part, shape in shapes.items()}
     with pytest.raises(BadModel, match=says):
         import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx")
+
+
+#: As torch's older exporter writes its attention: rows of one layer in one or two products, or layers of several sizes.
+ATTENTION = {"of itself": [(72, 24)], "of another": [(24, 24), (48, 24)], "of sizes": [(24, 24), (24, 16), (24, 16)]}
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention_without_names(case: str, has_bias: bool, tmp_path: Path) -> None:
+    """It runs twice. Without biases its layer of outputs has lost its name, too."""
+    sizes, text, own, wanted = ATTENTION[case], list[str](), dict[str, NDArray](), list[NDArray]()
+    names = ["in_proj_weight"] if case != "of sizes" else [f"{part}_proj_weight" for part in "qkv"]
+    layers = [normal(*size, seed=10 + i) for i, size in enumerate(sizes)]
+    given = layers if case == "of sizes" else [np.concatenate(layers)]
+    new = {f"at.{name}": w for name, w in zip(names, given, strict=True)} | {"at.out_proj.weight": normal(24, 24)}
+    new |= {"at.in_proj_bias": normal(72, seed=8)} if has_bias else {}
+    x, start = {"x": normal(3, 24, seed=9), "m": normal(3, sizes[-1][1], seed=7)}, 0
+    for i, (n, k) in enumerate([*sizes, *[(24, 24)] * (not has_bias)]):
+        source, is_out = "m" if 0 < i < len(sizes) else "x", i == len(sizes)
+        own[f"onnx::MatMul_{i + 1}"] = normal(k, n, seed=i)
+        wanted.append(x[source] @ (new["at.out_proj.weight"] if is_out else layers[i]).T)
+        for run in "12":
+            last = f"y{run}{i} = Add(h{run}{i}, b{i})" if has_bias else f"y{run}{i} = Identity(h{run}{i})"
+            text.append(f'["/at/MatMul_{run}{i}"] h{run}{i} = MatMul({source}, "onnx::MatMul_{i + 1}")  {last}')
+        if has_bias:
+            own[f"b{i}"], wanted[i] = normal(n, seed=20 + i), wanted[i] + new["at.in_proj_bias"][start : start + n]
+            start += n
+    outputs = [f"y{run}{i}" for run in "12" for i in range(len(wanted))]
+    if has_bias:
+        own["at.out_proj.weight"] = normal(24, 24, seed=5)
+        text.append('z = Gemm <transB = 1> (x, "at.out_proj.weight")')
+        outputs, wanted = [*outputs, "z"], [*wanted, *wanted, x["x"] @ new["at.out_proj.weight"].T]
+    else:
+        wanted = wanted * 2
+    text.sort(key=lambda line: line.partition("MatMul_")[2][:1])
+    types = f"g (float[3,24] x, float[3,{sizes[-1][1]}] m) => ({', '.join(f'float[M,N] {y}' for y in outputs)})"
+    model = tiny.save(tiny.model(f"{types} {{ {' '.join(text)} }}", own), tmp_path)
+    done = import_weights(model, save(tmp_path / "w.safetensors", new), tmp_path / "q.onnx", check=False)
+    assert not done.match.unused and not done.match.bare
+    for y, found in zip(wanted, Session(done.output).run(x), strict=True):
+        np.testing.assert_allclose(found, y, atol=1e-4)
+
+
+def test_where_nothing_tells_which_it_is_said_what_helps(tmp_path: Path) -> None:
+    """A module that multiplies by two parameters of one shape."""
+    text = """g (float[3,24] x) => (float[3,24] y) {
+        ["/a/MatMul"] h = MatMul(x, "onnx::MatMul_1")  ["/a/MatMul_1"] z = MatMul(h, "onnx::MatMul_2")
+        ["/fc/Gemm"] y = Gemm <transB = 1> (z, "fc.weight")
+    }"""
+    own = {
+        "onnx::MatMul_1": normal(24, 24),
+        "onnx::MatMul_2": normal(24, 24, seed=1),
+        "fc.weight": normal(24, 24, seed=9),
+    }
+    new = {name: normal(24, 24, seed=2 + i) for i, name in enumerate(("a.p", "a.q", "fc.weight"))}
+    model, path = tiny.save(tiny.model(text, own), tmp_path), save(tmp_path / "w.safetensors", new)
+    with pytest.raises(
+        BadModel, match=r"a\.p, a\.q go nowhere, .* get nothing \(torch's older exporter .*dynamo=True\)"
+    ):
+        import_weights(model, path, tmp_path / "q.onnx")

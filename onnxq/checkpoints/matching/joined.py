@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -63,35 +63,84 @@ def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[s
         for weight in weights_of(node, least=1) if graph.is_op(node, "MatMul") else ():
             if weight.role.index == 1 and is_of_older_exporter(weight.value.name or ""):
                 found.setdefault(module_of_reader(node), []).append(weight)
-    names, placed = Names(model), list[str]()
+    names, placed = Names(model), dict[str, None]()
     for module, weights in found.items():
-        sources = [renamed(key(module, f"in_proj_{part}")) for part in ("weight", "bias")]
-        parts = _parts_of(weights, tensors.get(sources[0]))
-        places = [biases.place_of(weight, n) for weight, n in parts]
-        if not parts or (sources[1] in tensors) != all(places) or (sources[1] not in tensors and any(places)):
-            continue
-        w, bias = (real(name, tensors[name]) if name in tensors else None for name in sources)
-        start = 0
-        for (weight, n), place in zip(parts, places, strict=True):
-            assert w is not None
-            give(weight.node, 1, w[start : start + n].T, names)
-            if place is not None and bias is not None:
-                give(*place, bias[start : start + n], names)
-            start += n
-        placed += [name for name in sources if name in tensors]
-    return placed
+        of = _Attention(tensors, lambda part, module=module: renamed(key(module, part)))
+        left = weights
+        while pieces := of.pieces(left):  # of a module that runs several times, too
+            left = left[len(pieces) :]
+            placed |= dict.fromkeys(of.fill(pieces, names))
+            if left and of.is_output(left[0]):
+                give(left[0].node, 1, of.read("out_proj.weight").T, names)
+                placed[of.name("out_proj.weight")], left = None, left[1:]
+    return [*placed]
 
 
-def _parts_of(weights: Sequence[Weight], layer: Any) -> list[tuple[Weight, int]]:
-    """The first products of a module whose outputs together are those of the layer, if they are several."""
-    parts, left = list[tuple[Weight, int]](), len(layer) if isinstance(layer, np.ndarray) and layer.ndim == 2 else 0
-    for weight in weights if left else ():
-        n, k = put.sizes(weight)
-        if not left or k != layer.shape[1]:
-            break
-        parts.append((weight, n))
-        left -= n
-    return parts if not left and len(parts) > 1 else []
+class _Piece(NamedTuple):
+    """A product of `n` outputs, and which rows of a part of a module it multiplies by."""
+
+    weight: Weight
+    part: str
+    start: int
+    n: int
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """What a checkpoint has for a module of torch's attention.
+
+    Attributes:
+        name: of a part of it.
+    """
+
+    tensors: Mapping[str, Any]
+    name: Callable[[str], str]
+
+    def read(self, part: str) -> NDArray[Any]:
+        return real(self.name(part), self.tensors[self.name(part)])
+
+    def pieces(self, weights: Sequence[Weight]) -> list[_Piece]:
+        """The first products, if their outputs together are those of the layers of queries, keys and values: one layer,
+        or three of several sizes; and if these have a bias where the model has one."""
+        parts = [f"{part}_proj_weight" for part in "qkv"]
+        parts = parts if self._shape(parts[0]) else ["in_proj_weight"]
+        found, rest = list[_Piece](), list(weights)
+        for part in parts:
+            left, inputs = self._shape(part) or (0, 0)
+            start = 0
+            while left > start and rest and put.sizes(rest[0])[1] == inputs:
+                n = put.sizes(rest[0])[0]
+                found.append(_Piece(rest.pop(0), part, start, n))
+                start += n
+            if not left or left != start:
+                return []
+        has_bias = self.name("in_proj_bias") in self.tensors
+        return found if all((_place(piece) is not None) == has_bias for piece in found) else []
+
+    def fill(self, pieces: Sequence[_Piece], names: Names) -> list[str]:
+        """Give products their rows; which tensors these are."""
+        bias, start = self.name("in_proj_bias"), 0
+        for piece in pieces:
+            give(piece.weight.node, 1, self.read(piece.part)[piece.start : piece.start + piece.n].T, names)
+            if (place := _place(piece)) is not None:
+                give(*place, self.read("in_proj_bias")[start : start + piece.n], names)
+            start += piece.n
+        return [*{self.name(piece.part): None for piece in pieces}, *[bias] * (bias in self.tensors)]
+
+    def is_output(self, weight: Weight) -> bool:
+        """Whether a product behind those is the layer of outputs: with a bias it keeps its name."""
+        is_bare = (
+            self.name("out_proj.bias") not in self.tensors and biases.place_of(weight, put.sizes(weight)[0]) is None
+        )
+        return is_bare and self._shape("out_proj.weight") == put.sizes(weight)
+
+    def _shape(self, part: str) -> tuple[int, ...] | None:
+        found = self.tensors.get(self.name(part))
+        return found.shape if isinstance(found, np.ndarray) and found.ndim == 2 else None
+
+
+def _place(piece: _Piece) -> tuple[ir.Node, int] | None:
+    return biases.place_of(piece.weight, piece.n)
 
 
 def _open(layers: Sequence[Layer]) -> Stored:

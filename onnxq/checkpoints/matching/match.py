@@ -42,6 +42,7 @@ class Match:
         unused: other tensors of the checkpoint.
         lost: those of them that are floats of the shape of something in the model that was given nothing.
         kept: products by node, and constants, of the model that these may belong to.
+        advice: what is said of these.
         bare: other parameters of the model that were given nothing: products by module or node, and constants.
         formats: what the weights are in the model, by node; `float` where they are in floats.
         proposed: how nodes were found whose names are others, by node.
@@ -59,6 +60,7 @@ class Match:
     unused: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    advice: str = ""
     bare: list[str] = field(default_factory=list)
     formats: dict[str, str] = field(default_factory=dict)
     proposed: dict[str, str] = field(default_factory=dict)

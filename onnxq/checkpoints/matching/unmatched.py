@@ -18,6 +18,8 @@ from onnxq.model.origin import ORIGIN, module_of
 
 #: What numbers of the model and of the checkpoint have in common if they are the same but for rounding, in dB.
 SAME = 40.0
+#: What is said of matrices that a module multiplies by itself, and of those of attention that it was not made of.
+UNNAMED = " (torch's older exporter leaves them no names: export it with dynamo=True)"
 
 
 def constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
@@ -60,6 +62,7 @@ class Left:
         old: other constants that have the numbers which they had in the file, and the checkpoint not these, by what
             they are called there; but for single numbers that no exporter computed, and for what stands in the program.
         same: tensors whose numbers the model has.
+        advice: what helps if torch's older exporter left one of `kept` no name; else "".
     """
 
     lost: list[str]
@@ -67,6 +70,7 @@ class Left:
     bare: list[str]
     old: frozenset[str]
     same: frozenset[str]
+    advice: str
 
 
 class Unmatched:
@@ -134,6 +138,7 @@ class Unmatched:
             list(dict.fromkeys(words)),
             frozenset(str(name) for value in old for name in (value.name, value.meta.get(ORIGIN)) if name),
             frozenset(known),
+            UNNAMED * any(is_of_older_exporter(value.name or "") for value in left),
         )
 
 
