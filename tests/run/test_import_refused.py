@@ -197,3 +197,30 @@ def test_old_numbers_do_not_become_part_of_a_bias(tmp_path: Path) -> None:
     model = exported(tmp_path, text, own | {"unsqueeze_2": normal(8, 1, seed=2)}, {"a": "c"})
     with pytest.raises(BadModel, match="unsqueeze_2 of the model gets nothing"):
         imported(tmp_path, model, moved(own, FAR) | {"time.weight": normal(8, 3)})
+
+
+def on_grid(*sizes: int, width: int = 24) -> NDArray:
+    """Sines and cosines of the places of a grid, those of each axis in columns of their own, as DiT has them."""
+    w = 1 / 100 ** (np.arange(width // 2) / (width // 2))
+    waves = [np.concatenate([np.sin(t), np.cos(t)], -1) for t in (np.arange(n)[:, None] * w for n in sizes)]
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    return np.concatenate([wave[place] for wave, place in zip(waves, places, strict=True)], -1).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", [(6, 6), (5, 16), (5, 5, 6)], ids=str)
+@pytest.mark.parametrize("name", ["pos_embed", "_unsafe_view", "onnx::Add_7"])
+def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """No checkpoint of DiT, PixArt and Stable Diffusion 3 has them; what is no such grid is asked for."""
+    places = on_grid(*sizes)
+    n = places.shape[1]
+    text = f'g (float[{len(places)},{n}] x) => (y) {{ [a] p = MatMul(x, "fc.w")  [b] y = Add(p, "{name}") }}'
+    new = {"fc.w": normal(n, n, seed=9)}
+    model = exported(tmp_path, text, {"fc.w": normal(n, n), name: places}, {})
+    done = imported(tmp_path, model, new)
+    assert done.match.notes == [f"kept, as sines and cosines of places: {name}"]
+    x = normal(len(places), n, seed=5)
+    assert sqnr(x @ new["fc.w"] + places, Session(done.output).run({"x": x})[0]) > 100
+    learned = places + normal(*places.shape, seed=1)
+    model = exported(tmp_path, text, {"fc.w": normal(n, n), name: learned}, {})
+    with pytest.raises(BadModel, match=f"{name} of the model gets nothing"):
+        imported(tmp_path, model, new)

@@ -65,7 +65,7 @@ def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[s
                 found.setdefault(module_of_reader(node), []).append(weight)
     names, placed = Names(model), dict[str, None]()
     for module, weights in found.items():
-        of = _Attention(tensors, lambda part, module=module: renamed(key(module, part)))
+        of = _Attention(module, tensors, renamed)
         left = weights
         while pieces := of.pieces(left):  # of a module that runs several times, too
             left = left[len(pieces) :]
@@ -87,14 +87,14 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class _Attention:
-    """What a checkpoint has for a module of torch's attention.
+    """What a checkpoint has for a module of torch's attention."""
 
-    Attributes:
-        name: of a part of it.
-    """
-
+    module: str
     tensors: Mapping[str, Any]
-    name: Callable[[str], str]
+    renamed: Callable[[str], str]
+
+    def name(self, part: str) -> str:
+        return self.renamed(key(self.module, part))
 
     def read(self, part: str) -> NDArray[Any]:
         return real(self.name(part), self.tensors[self.name(part)])

@@ -6,13 +6,15 @@
     4. of a name that an exporter made up (`val_7`): perhaps, if they do not look computed
 
 What looks computed: two numbers (masks), what rises or falls along an axis (frequencies, places), one wave along an
-axis in each line (rotary tables, DFTs), bands (filters).
+axis in each line (rotary tables, DFTs), be it an axis of a grid whose places lie one after another (DiT, Stable
+Diffusion 3), bands (filters).
 """
 
 from __future__ import annotations
 
 import enum
 import re
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -43,6 +45,8 @@ FEW = 8
 MANY = 32
 #: Numbers along an axis that are looked at.
 LOOKED_AT = 256
+#: Places along an axis of a grid.
+SHORTEST = 4
 #: What steps of a few numbers' logarithms differ by, where each number is the one before times the same.
 EVEN = 1e-3
 #: Of waves, in dB: what float16 leaves of them. Learned places are waves too, but not to that.
@@ -65,14 +69,27 @@ def kind_of(value: ir.Value) -> Kind:
     is_named = any(name.rpartition(".")[2] in WORDS for name in names)
     w = _some_of(tensor)
     is_blank = bool(w.size) and not np.ptp(w)
-    if is_named and not _is_of_waves(w):  # as places of Marian are, which it does not save
+    if is_named and not is_of_places(tensor):  # as places of Marian are, which it does not save
         return Kind.PARAMETER
     is_weight, is_read = _readers(value)
     if is_blank:
         return Kind.PARAMETER if is_weight else Kind.FIXED
-    if (w.size < FEW and not is_read) or _is_computed(w):
+    if (w.size < FEW and not is_read) or _is_computed(w) or is_grid(tensor.numpy()):
         return Kind.FIXED
     return Kind.PARAMETER if is_read or any(map(_is_of_modules, names)) else Kind.PERHAPS
+
+
+def is_of_places(tensor: ir.TensorProtocol) -> bool:
+    """Whether a constant is of sines and cosines."""
+    return _is_of_waves(_some_of(tensor)) or is_grid(tensor.numpy())
+
+
+def is_grid(w: NDArray[Any]) -> bool:
+    """Whether rows are the places of a grid, and each column a wave along one axis of it and the same along others."""
+    if w.ndim < 2 or not w.size or w.size != w.shape[-1] * w.shape[-2]:
+        return False
+    x = w.reshape(w.shape[-2:])[:, :: -(-w.shape[-1] // LOOKED_AT)]
+    return any(_is_of_grid(x, size) for size in range(SHORTEST, len(x) // SHORTEST + 1) if len(x) % size == 0)
 
 
 def is_literal(name: str) -> bool:
@@ -87,6 +104,8 @@ def is_of_older_exporter(name: str) -> bool:
 
 def is_of_buffers(w: NDArray[np.float32]) -> bool:
     """Whether a checkpoint's numbers look computed; but what rises along one axis of several are decays of Mamba."""
+    if is_grid(w):
+        return True
     w = w[(slice(LOOKED_AT),) * w.ndim]
     if not np.isfinite(w).all():
         return True
@@ -159,6 +178,23 @@ def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     factor = (both * middle).sum(0) / np.where(energy == 0, 1, energy)
     mean = both.mean(0)  # less which norms near 1 are no waves
     return sqnr(both - mean, factor * middle - mean) >= WAVES
+
+
+def _is_of_grid(x: NDArray[Any], size: int) -> bool:
+    """The same, if the last axis has so many places."""
+    grid = x.reshape(-1, size, x.shape[1])
+    if not any(kept[0] for kept in _kept(grid[..., :1])):
+        return False
+    before, last = _kept(grid)
+    if not (before | last).all() or before.all() or last.all():
+        return False
+    others = grid[:, 0, ~last]
+    return _is_wave(grid[0][:, ~before], 0) and (_is_wave(others, 0) or is_grid(others))
+
+
+def _kept(grid: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which columns are the same along those axes of a grid before the last, and which along that."""
+    return (grid == grid[:1]).all((0, 1)), (grid == grid[:, :1]).all((0, 1))
 
 
 def _is_banded(w: NDArray[np.float32]) -> bool:

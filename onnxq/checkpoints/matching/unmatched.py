@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.matching.names import module_of_reader
-from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, is_of_older_exporter, kind_of
+from onnxq.checkpoints.matching.parameters import WORDS, Kind, is_literal, is_of_older_exporter, is_of_places, kind_of
 from onnxq.model import graph
 from onnxq.model.origin import ORIGIN, module_of
 
@@ -63,6 +63,7 @@ class Left:
             they are called there; but for single numbers that no exporter computed, and for what stands in the program.
         same: tensors whose numbers the model has.
         advice: what helps if torch's older exporter left one of `kept` no name; else "".
+        places: constants of sines and cosines that are added, which stay as they are.
     """
 
     lost: list[str]
@@ -71,6 +72,7 @@ class Left:
     old: frozenset[str]
     same: frozenset[str]
     advice: str
+    places: list[str]
 
 
 class Unmatched:
@@ -139,6 +141,7 @@ class Unmatched:
             frozenset(str(name) for value in old for name in (value.name, value.meta.get(ORIGIN)) if name),
             frozenset(known),
             UNNAMED * any(is_of_older_exporter(value.name or "") for value in left),
+            [value.name or "" for value, kind in kinds.items() if kind is Kind.FIXED and _is_of_places(value)],
         )
 
 
@@ -220,6 +223,11 @@ def _is_array(value: ir.Value) -> bool:
     tensor = graph.constant(value)
     is_folded = is_of_older_exporter(value.name or "") and any(module_of_reader(use.node) for use in value.uses())
     return tensor is not None and (tensor.size > 1 or is_folded) and not is_literal(value.name or "")
+
+
+def _is_of_places(value: ir.Value) -> bool:
+    tensor = graph.constant(value)
+    return tensor is not None and is_of_places(tensor) and any(graph.is_op(use.node, "Add") for use in value.uses())
 
 
 def _called(value: ir.Value) -> str:

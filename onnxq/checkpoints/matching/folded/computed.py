@@ -27,7 +27,7 @@ from onnxq.checkpoints.matching.folded.sources import WHOLE, Made
 from onnxq.checkpoints.matching.folded.views import views
 from onnxq.checkpoints.matching.folded.work import MADE, Computed, Work, is_product, may_lie, products, ways
 from onnxq.checkpoints.matching.names import module_of_reader
-from onnxq.checkpoints.matching.parameters import Kind, is_literal, kind_of
+from onnxq.checkpoints.matching.parameters import Kind, is_grid, is_literal, kind_of
 from onnxq.checkpoints.matching.put import LIKE, sizes
 from onnxq.model import graph
 from onnxq.model.origin import call_of
@@ -210,7 +210,8 @@ def _fits(work: Work, name: str, value: ir.Value, source: str) -> Iterator[tuple
     is_slope = any(graph.is_op(use.node, "PRelu") and use.idx == 1 for use in value.uses())
     if (tensor.size == 1) != (work.tensors[source].size == 1) or (is_literal(name) and tensor.size == 1 > is_slope):
         return
-    if is_product(value) or (tensor.size > 1 and kind_of(value) is Kind.FIXED and not is_slope):
+    is_fixed = tensor.size > 1 and kind_of(value) is Kind.FIXED and not is_grid(tensor.numpy())  # these may be trained
+    if is_product(value) or (is_fixed and not is_slope):
         return
     c = tensor.numpy().astype(np.float32)
     if not np.isfinite(c).all() or (c.size > 1 and not may_lie(c.shape, ir.tensor(np.empty(shape, np.float32)))):
