@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -313,3 +314,26 @@ def test_a_norm_of_groups_of_one_channel_keeps_the_ones_in_it(tmp_path: Path, sh
         wanted = wanted * new[f"{name}.weight"].reshape(as_channels) + new[f"{name}.bias"].reshape(as_channels)
     np.testing.assert_allclose(Session(done.output).run({"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
     assert not done.match.unused
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["float", "bf16"])
+def test_a_tied_table_of_floats_is_stored_once_and_in_its_type(dtype: type, tmp_path: Path) -> None:
+    """Torch calls it by the last module that has it, and the checkpoint by the first."""
+    text = """g (int64[M] i) => (T[M,80] y) {
+        e = Gather("head.weight", i)  u = Transpose <perm = [1, 0]> ("up.weight")  h = MatMul(e, u)
+        t = Transpose <perm = [1, 0]> ("head.weight")  y = MatMul(h, t)
+    }""".replace("T[", "bfloat16[" if dtype is not np.float32 else "float[")
+    own = {"head.weight": normal(80, 40).astype(dtype), "up.weight": normal(40, 40, seed=1).astype(dtype)}
+    new = {name: normal(*w.shape, seed=5 + i).astype(dtype) for i, (name, w) in enumerate(own.items())}
+    made, new = tiny.model(text, own), {"embed.weight": new["head.weight"], "up.weight": new["up.weight"]}
+    for node, module in ((made.graph.node[0], "embed"), (made.graph.node[-1], "head")):
+        said = onnx.StringStringEntryProto(key="pkg.torch.onnx.name_scopes", value=f"['', '{module}', 'op']")
+        node.metadata_props.append(said)
+    model, path = tiny.save(made, tmp_path), save(tmp_path / "w.safetensors", new)
+    done = import_weights(model, path, tmp_path / "q.onnx")
+    stored = [list(tensor.dims) for tensor in onnx.load(done.output).graph.initializer if len(tensor.dims) == 2]
+    assert sorted(stored) == [[40, 40], [80, 40]]
+    assert done.output.stat().st_size < 80 * 40 * 2 * np.dtype(dtype).itemsize
+    (y,) = Session(done.output).run({"i": np.arange(80)})
+    e, u = (w.astype(np.float32) for w in new.values())
+    assert tiny.sqnr(e @ u.T @ e.T, y.astype(np.float32)) > (100 if dtype is np.float32 else 40)

@@ -18,10 +18,11 @@ from onnxq.checkpoints.matching.names import dotted, names_of, shared_out
 from onnxq.checkpoints.matching.put import LIKE, LIKE_COARSE, Orders, Placing
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, one_line
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import ORIGIN, WEIGHT_TURNED
+from onnxq.model.origin import ORIGIN, WEIGHT_TURNED, inherit_type
 from onnxq.model.weights import Weight, weights_of
 from onnxq.plan import Choice, Method
 
@@ -157,8 +158,9 @@ class _Work:
         self.names = Names(model)
         self.orders = Orders(self.names)
         self.done: list[tuple[Layer, Weight, NDArray[np.int64] | None]] = []
-        #: Constants by what they hold, and how: nodes that read the same share one.
+        #: Constants by what they hold, and how: nodes that read the same share one; and floats that lie as [out, in].
         self.made: dict[Hashable, ir.Value] = {}
+        self.upright: dict[tuple[str, int, ir.DataType], ir.Value] = {}
         #: Names of layers whose tensors are accounted for; of those with a bias, whether a product reads that.
         self.used: set[str] = set()
         self.biased: dict[str, bool] = {}
@@ -247,12 +249,7 @@ class _Work:
             )
             if kept not in self.made:
                 lies_turned = form is None and (weight.role.contraction == 0) != is_turned
-                own = self._own_name(weight, layer) + (WEIGHT_TURNED if lies_turned else ".weight")
-                if weight.value.name == own:
-                    weight.value.name = self.names.fresh(f"{own}_before")
-                else:
-                    own = self.names.fresh(own)
-                self.made[kept] = graph.add_constant(owner, own, tensor)
+                self.made[kept] = self._constant(weight, layer, tensor, lies_turned=lies_turned)
             node.replace_input_with(weight.role.index, self.made[kept])
         self.choices[name] = choice
         self.match.blocks[name], self.match.prefixes[name] = choice.block, layer.name
@@ -260,6 +257,28 @@ class _Work:
         if error is not None:
             was = "" if stored.format is None else f"{stored.format.name} as "
             self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
+
+    def _constant(self, weight: Weight, layer: Layer, tensor: ir.TensorProtocol, *, lies_turned: bool) -> ir.Value:
+        """A constant of these numbers; the transpose of the one that the layer's table is already."""
+        owner, node, own = weight.value.graph, weight.node, self._own_name(weight, layer)
+        assert isinstance(owner, ir.Graph)
+        table = self.upright.get((layer.name, id(owner), tensor.dtype))
+        if lies_turned and table is not None and node.graph is owner:
+            name = self.names.fresh(own + WEIGHT_TURNED)
+            made = graph.add_node(node, "Transpose", [table], name, name, {"perm": [1, 0]})
+            made.dtype, made.shape = tensor.dtype, ir.Shape(weight.shape)
+            return made
+        own += WEIGHT_TURNED if lies_turned else ".weight"
+        if weight.value.name == own:
+            weight.value.name = self.names.fresh(f"{own}_before")
+        else:
+            own = self.names.fresh(own)
+        made = graph.add_constant(owner, own, tensor)
+        if not isinstance(tensor, GivenTensor):
+            inherit_type(made, weight.value)
+            if not lies_turned:
+                self.upright[layer.name, id(owner), tensor.dtype] = made
+        return made
 
     def _put_bias(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:
         """Modules of floats may have one that nothing reads, where only their weight is; those of codes read theirs.
@@ -288,7 +307,7 @@ def _propose(work: _Work, layers: list[Layer], free: list[Weight], way: str) -> 
     groups: dict[object, list[Weight]] = {}
     for weight in free:  # a table that is also multiplied by is one layer
         origin = weight.value.meta.get(ORIGIN, weight.value.name) or id(weight.value)
-        origin = weight.node.name if _is_blank(weight) else origin  # those are one whatever their products are
+        origin = weight.node.name if put.is_blank(weight) else origin  # those are one whatever their products are
         groups.setdefault((origin, put.sizes(weight)), []).append(weight)
     shared = list(groups.values())
     here = [structure.Side(i, (dotted(layers[i].name),), stored.shape) for i, stored in opened.items()]
@@ -330,10 +349,10 @@ def _join(work: _Work, free: Sequence[Weight]) -> None:
     given: dict[bytes, list[tuple[Layer, Weight, NDArray[np.int64] | None]]] = {}
     for each in work.done:
         if put.sizes(each[1]) in sizes:
-            given.setdefault(_first_row(each[1]), []).append(each)
+            given.setdefault(put.first_row(each[1]), []).append(each)
     for weight in free if given else ():
-        known = given.get(_first_row(weight), [])
-        same = {layer.name: (layer, w, rows) for layer, w, rows in known if _is_same(weight, w)}
+        known = given.get(put.first_row(weight), [])
+        same = {layer.name: (layer, w, rows) for layer, w, rows in known if put.is_same(weight, w)}
         if len(same) == 1:
             ((layer, other, rows),) = same.values()
             work.put_all(layer, [weight], rows)
@@ -358,21 +377,6 @@ def _is_table_of(weight: Weight, head: Weight) -> bool:
 
 def _is_placed(weight: Weight, placed: Collection[str]) -> bool:
     return any(name in placed for name in (weight.value.name, weight.value.meta.get(ORIGIN)))
-
-
-def _is_blank(weight: Weight) -> bool:
-    return not np.ptp(weight.tensor.numpy().astype(np.float32))
-
-
-def _first_row(weight: Weight) -> bytes:
-    w = weight.tensor.numpy()
-    return bytes(np.ascontiguousarray(w[:, 0] if weight.role.contraction == 0 else w[0]).tobytes())
-
-
-def _is_same(a: Weight, b: Weight) -> bool:
-    x, y = a.tensor.numpy(), b.tensor.numpy()
-    is_turned = a.role.contraction != b.role.contraction
-    return x.dtype == y.dtype and np.array_equal(x, y.T if is_turned else y) and bool(np.ptp(x.astype(np.float32)))
 
 
 def _biases(layer: Layer) -> list[str]:

@@ -19,6 +19,7 @@ from onnxq.formats.kinds import arguments
 from onnxq.formats.kinds.super_blocks import StoredScales
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import STORED_TYPE
 from onnxq.model.weights import Weight
 from onnxq.plan import Choice, Method, in_float
 from onnxq.quality import sqnr
@@ -133,7 +134,7 @@ def given(weight: Weight, stored: Stored, form: Form, rows: NDArray[np.int64] | 
 
 
 def floats(weight: Weight, read: Callable[[], NDArray]) -> ir.LazyTensor:
-    """The floats [out, in] as they lie in the model.
+    """The floats [out, in] as they lie in the model, with the digits that it has in the file.
 
     Raises, when it is read:
         BadModel: a number is not finite, or too large for the model's type.
@@ -141,9 +142,10 @@ def floats(weight: Weight, read: Callable[[], NDArray]) -> ir.LazyTensor:
 
     def evaluate() -> ir.TensorProtocol:
         with np.errstate(over="ignore", invalid="ignore"):
-            w = read().astype(weight.tensor.dtype.numpy())
+            w = read().astype((weight.value.meta.get(STORED_TYPE) or weight.tensor.dtype).numpy())
         if not np.isfinite(w.astype(np.float32)).all():
             raise BadModel(f"the weight for node '{weight.node.name}' holds numbers that are not finite in {w.dtype}")
+        w = w.astype(weight.tensor.dtype.numpy(), copy=False)
         return ir.tensor(np.ascontiguousarray(w.T if weight.role.contraction == 0 else w))
 
     return ir.LazyTensor(evaluate, dtype=weight.tensor.dtype, shape=ir.Shape(weight.shape))
@@ -215,3 +217,18 @@ def alike(weight: Weight, stored: Stored) -> tuple[float | None, NDArray[np.int6
 
 def sizes(weight: Weight) -> tuple[int, int]:
     return weight.shape[weight.role.channel], weight.shape[weight.role.contraction]
+
+
+def is_blank(weight: Weight) -> bool:
+    return not np.ptp(weight.tensor.numpy().astype(np.float32))
+
+
+def first_row(weight: Weight) -> bytes:
+    w = weight.tensor.numpy()
+    return bytes(np.ascontiguousarray(w[:, 0] if weight.role.contraction == 0 else w[0]).tobytes())
+
+
+def is_same(a: Weight, b: Weight) -> bool:
+    x, y = a.tensor.numpy(), b.tensor.numpy()
+    is_turned = a.role.contraction != b.role.contraction
+    return x.dtype == y.dtype and np.array_equal(x, y.T if is_turned else y) and bool(np.ptp(x.astype(np.float32)))
