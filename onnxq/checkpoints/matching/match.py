@@ -131,6 +131,7 @@ def put_in(
     _join(work, [w for w in free if w.node.name not in work.match.prefixes and not _is_placed(w, placed)])
     if is_tied and products and products[-1].node.name not in work.match.prefixes:
         _tie(work, products[-1])
+    ties.store_once([(layer.name, weight) for layer, weight, _ in work.done], work.names)
     for layer in rest:
         work.leave(layer)
     match = work.match
@@ -158,9 +159,8 @@ class _Work:
         self.names = Names(model)
         self.orders = Orders(self.names)
         self.done: list[tuple[Layer, Weight, NDArray[np.int64] | None]] = []
-        #: Constants by what they hold, and how: nodes that read the same share one; and floats that lie as [out, in].
+        #: Constants by what they hold, and how: nodes that read the same share one.
         self.made: dict[Hashable, ir.Value] = {}
-        self.upright: dict[tuple[str, int, ir.DataType], ir.Value] = {}
         #: Names of layers whose tensors are accounted for; of those with a bias, whether a product reads that.
         self.used: set[str] = set()
         self.biased: dict[str, bool] = {}
@@ -259,16 +259,8 @@ class _Work:
             self.match.rounded[name] = f"{was}{choice.format}, {error:.1f} dB"
 
     def _constant(self, weight: Weight, layer: Layer, tensor: ir.TensorProtocol, *, lies_turned: bool) -> ir.Value:
-        """A constant of these numbers; the transpose of the one that the layer's table is already."""
-        owner, node, own = weight.value.graph, weight.node, self._own_name(weight, layer)
+        owner, own = weight.value.graph, self._own_name(weight, layer) + (WEIGHT_TURNED if lies_turned else ".weight")
         assert isinstance(owner, ir.Graph)
-        table = self.upright.get((layer.name, id(owner), tensor.dtype))
-        if lies_turned and table is not None and node.graph is owner:
-            name = self.names.fresh(own + WEIGHT_TURNED)
-            made = graph.add_node(node, "Transpose", [table], name, name, {"perm": [1, 0]})
-            made.dtype, made.shape = tensor.dtype, ir.Shape(weight.shape)
-            return made
-        own += WEIGHT_TURNED if lies_turned else ".weight"
         if weight.value.name == own:
             weight.value.name = self.names.fresh(f"{own}_before")
         else:
@@ -276,8 +268,6 @@ class _Work:
         made = graph.add_constant(owner, own, tensor)
         if not isinstance(tensor, GivenTensor):
             inherit_type(made, weight.value)
-            if not lies_turned:
-                self.upright[layer.name, id(owner), tensor.dtype] = made
         return made
 
     def _put_bias(self, weight: Weight, layer: Layer, stored: Stored, rows: NDArray[np.int64] | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxq.checkpoints.matching.folded.told import Calls
 from onnxq.checkpoints.matching.names import Renaming, names_of
+from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import module_of
@@ -58,6 +59,35 @@ def follow(constants: Mapping[str, ir.Value], before: Mapping[str, ir.TensorProt
             tensor.name = value.name
             value.const_value = tensor
             rest.remove(value)
+
+
+def store_once(placed: Sequence[tuple[str, Weight]], names: Names) -> None:
+    """Let products read the transpose of a table of the same layer, where both are floats: runtimes make it when they
+    load a model, and the file has the numbers once.
+
+    Args:
+        placed: layers and the weights that they were put into.
+    """
+    tables = {name: w for name, w in placed if w.node.op_type == "Gather" and w.role.index == 0}
+    made: dict[ir.Value, ir.Value] = {}
+    for name, weight in placed:
+        if name not in tables or weight.node.op_type == "Gather" or weight.role.contraction != 0:
+            continue
+        table, matrix = (w.node.inputs[w.role.index] for w in (tables[name], weight))
+        if table is None or matrix is None or table.graph is not weight.node.graph or not _is_transpose(matrix, table):
+            continue
+        if matrix not in made:
+            own = names.fresh(f"{table.name}.T")
+            made[matrix] = graph.add_node(weight.node, "Transpose", [table], own, own, {"perm": [1, 0]})
+            made[matrix].type, made[matrix].shape = matrix.type, ir.Shape(weight.shape)
+        weight.node.replace_input_with(weight.role.index, made[matrix])
+
+
+def _is_transpose(matrix: ir.Value, table: ir.Value) -> bool:
+    a, b = graph.constant(matrix), graph.constant(table)
+    if a is None or b is None or a.dtype != b.dtype or a.dtype not in graph.FLOATS:
+        return False
+    return not any(isinstance(x, GivenTensor) for x in (a, b)) and np.array_equal(a.numpy(), b.numpy().T)
 
 
 def are_words(rows: ir.Value | None) -> bool:
