@@ -1,8 +1,8 @@
 """Arrays without a model: weights in files of numpy, safetensors or GGUF, encoded and decoded.
 
 In `.npz` and `.safetensors` a weight NAME becomes what `layouts.compact` makes of it (NAME.codes, NAME.scales …), and
-`onnxq.json` (in safetensors the metadata `onnxq`) says of each in which format, shape and granularity. In `.gguf` it
-becomes a tensor of ggml's.
+`onnxq.json` (in safetensors the metadata `onnxq`) says of each in which format, shape and granularity. In `.npz` arrays
+of bfloat16 are their bits, as `onnxq.types.json` says. In `.gguf` a weight becomes a tensor of ggml's.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onnxq import algorithms, formats, layouts
 from onnxq.analysis import granularities
 from onnxq.checkpoints import own_file
 from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
-from onnxq.checkpoints.own_file import KEY, TABLE
+from onnxq.checkpoints.own_file import KEY, TABLE, TYPES
 from onnxq.checkpoints.shards import Claimed, Shards, move_all
-from onnxq.checkpoints.tensors import Safetensors, open_checkpoint
+from onnxq.checkpoints.tensors import FOREIGN, Safetensors, bits_of, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
@@ -323,19 +323,24 @@ def _write_parts(
 
 def _npz(staged: Path, groups: Iterator[tuple[dict[str, NDArray], dict[str, Any]]], *, is_plain: bool) -> None:
     table: dict[str, Any] = {}
-    names = Claimed((TABLE,))
+    types: dict[str, str] = {}
+    names = Claimed((TABLE, TYPES))
     with zipfile.ZipFile(staged, "x") as archive:
         for arrays, said in groups:
             table |= said
             for name, array in arrays.items():
                 names.claim(name)
+                if array.dtype in FOREIGN.values() and not is_plain:
+                    types[name] = safetensors_type(array.dtype)
+                    array = array.view(bits_of(array.dtype))
                 if array.dtype.kind == "V":
                     raise BadModel(f"'{name}' is of type {array.dtype}, which only .safetensors holds")
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
-        if not is_plain:
-            with archive.open(f"{TABLE}.npy", "w") as file:
-                np.lib.format.write_array(file, np.frombuffer(json.dumps(table).encode(), np.uint8))
+        told = {} if is_plain else {TABLE: table} | ({TYPES: types} if types else {})
+        for name, text in ((name, json.dumps(said)) for name, said in told.items()):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, np.frombuffer(text.encode(), np.uint8))
 
 
 def _is_float(x: NDArray) -> bool:

@@ -18,6 +18,8 @@ from onnxq.files import limits, schemas
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
 TABLE, KEY = "onnxq.json", "onnxq"
+#: In `.npz`, whose types are numpy's: of which other type an array of unsigned integers is, in safetensors' words.
+TYPES = "onnxq.types.json"
 #: What the table says of an array that was kept and is a matrix of a product.
 PRODUCT = "product"
 #: Key of the metadata of a file that has another layout than ours: which of its tensors of floats are matrices

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.boundary import typed
+from onnxq.checkpoints.own_file import TYPES
 from onnxq.errors import BadData, BadModel, first_line
 from onnxq.files import array_limits, limits, schemas
 from onnxq.runtime.own_files.other_kinds import is_pickled, what_around
@@ -46,6 +47,8 @@ _DTYPES = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+#: Those that numpy does not have.
+FOREIGN = {word: dtype for word, dtype in _DTYPES.items() if dtype.kind == "V"}
 #: Kinds of tensors that numpy has no letter for: of a type that it does not have, and weights in codes.
 UNKNOWN, CODES = "?", "q"
 
@@ -63,6 +66,11 @@ class Outline(NamedTuple):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+
+def bits_of(dtype: np.dtype) -> np.dtype:
+    """The unsigned integers that are as long."""
+    return np.dtype(f"u{dtype.itemsize}")
 
 
 @typed
@@ -128,6 +136,17 @@ class Npz(Mapping[str, NDArray]):
             raise BadData(f"'{path}' cannot be read as npz: {first_line(error)}") from None
         for name in self._headers:
             _require_name(path, name)
+        self._types = self._said() if self._headers.pop(TYPES, None) else {}
+
+    def _said(self) -> dict[str, np.dtype]:
+        """Types that numpy does not have, by array."""
+        with self._opened() as file:
+            text = file[TYPES].tobytes()
+        try:
+            said = schemas.checked(limits.parse_json(text.decode()), dict[str, str])
+            return {name: FOREIGN[word] for name, word in said.items()}
+        except (ValueError, TypeError, KeyError):
+            raise BadData(f"'{self._path}' is damaged: '{TYPES}' names no types of arrays") from None
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -144,12 +163,17 @@ class Npz(Mapping[str, NDArray]):
             raise KeyError(name)
         with self._opened() as file:
             array: NDArray = file[name]
+        dtype = self._types.get(name)
+        if dtype is None:
             return array
+        if array.dtype != bits_of(dtype):
+            raise BadData(f"'{self._path}' is damaged: '{name}' is of type {array.dtype}, not of the bits of {dtype}")
+        return array.view(dtype)
 
     def outline(self, name: str) -> Outline:
         """What the header of an array says."""
         shape, dtype = self._headers[name]
-        return Outline(shape, dtype.kind)
+        return Outline(shape, self._types.get(name, dtype).kind)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._headers)

@@ -6,6 +6,7 @@ import functools
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -24,7 +25,7 @@ from onnxq.checkpoints.own_arrays import as_prepared
 from onnxq.checkpoints.own_file import PRODUCTS
 from onnxq.checkpoints.tensors import CODES, open_checkpoint
 from onnxq.conversion.export_weights import export_weights
-from onnxq.errors import OnnxqError
+from onnxq.errors import BadData, OnnxqError
 from onnxq.formats import Granularity, QuantizedTensor
 from onnxq.recipe import Recipe
 from onnxq.runtime.session import Session
@@ -118,7 +119,7 @@ def test_products_that_had_to_become_floats_come_back(suffix: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("word", "file"),
-    [("mxfp4", "w.npz"), ("nf4_dq", "w.npz"), ("bf16", "w.gguf"), ("bf16", "w.safetensors")],
+    [("mxfp4", "w.npz"), ("nf4_dq", "w.npz"), ("bf16", "w.gguf"), ("bf16", "w.safetensors"), ("bf16", "w.npz")],
 )
 def test_a_tied_table_comes_back(word: str, file: str, tmp_path: Path) -> None:
     """The head's codes are called like its node: the table has the name of the constant."""
@@ -445,3 +446,16 @@ def test_codes_are_not_unpacked_for_their_shape(tmp_path: Path, monkeypatch: pyt
     checkpoint = open_folder_or_file(tmp_path / "w.gguf")
     monkeypatch.setattr(gguf_file.Gguf, "__getitem__", lambda *_: pytest.fail("it was read"))
     assert outline(checkpoint, "w") == ((8, 64), CODES)
+
+
+@pytest.mark.parametrize("change", ["word", "json", "bits"])
+def test_types_that_fit_no_array_are_told(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    write_weights(path, [("a", lambda: np.ones((2, 3), ml_dtypes.bfloat16))])
+    np.testing.assert_array_equal(open_checkpoint(path)["a"], np.ones((2, 3), ml_dtypes.bfloat16))
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored}
+    said = {"word": b'{"a": "F32"}', "json": b"[", "bits": b'{"a": "F8_E4M3"}'}[change]
+    np.savez(path, **arrays | {"onnxq.types.json": np.frombuffer(said, np.uint8)})
+    with pytest.raises(BadData, match=r"is damaged: '(a' is of type uint16|onnxq\.types\.json' names no types)"):
+        open_checkpoint(path)["a"]
