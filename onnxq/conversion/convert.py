@@ -107,6 +107,8 @@ def convert(
     made = rewritten(loaded, codes, target, recipe, is_final=True)
     if not codes.plan.choices and _has_own(made) == had_own:
         hint = f"; 'onnxq quantize -t {to}' quantizes a float model" if is_float else ""
+        if not is_float and target.has_onnxq_ops and _holds_bf16(loaded):
+            hint = f"; of weights in bfloat16 'onnxq quantize -s bf16 -t {to} --requantize' makes products, as they are"
         raise NothingToDo(
             f"'{path}' has no products or lookups on packed weights, nor int8 islands that are spelled otherwise for "
             f"{to}: there is nothing to convert{hint}"
@@ -179,3 +181,9 @@ def _compared(
             raise CheckFailed(f"node '{name}' of the saved file has another weight ({near:.1f} dB): it was not kept")
         again[name] = why, min(near, again.get(name, (why, near))[1])
     return tuple(name for name in codes.plan.choices if name not in again), again
+
+
+def _holds_bf16(model: ir.Model) -> bool:
+    """Whether weights are bfloat16, which standard operators read as floats."""
+    each = (value for owner in graph.graphs(model) for value in owner.initializers.values())
+    return any(value.dtype is ir.DataType.BFLOAT16 for value in each)

@@ -238,3 +238,19 @@ def test_a_copy_that_does_not_open_is_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["quantize", str(model), "-s", "w8a8-dynamic", "-o", str(output)])
     assert done.exit_code == 0, done.output
     assert re.search(r"onnxruntime [\d.]+ does not open it: .*q.onnx is a copy of it", " ".join(done.output.split()))
+
+
+def test_weights_in_bf16_become_products_again_as_it_is_said(tmp_path: Path) -> None:
+    """Standard operators read them as floats, as they do those of a float model: there are no codes to convert."""
+    text = "g (float[N,64] x) => (float[N,64] y) { h = MatMul(x, w)  r = Relu(h)  y = MatMul(r, v) }"
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(64, 64), "v": tiny.normal(64, 64, seed=1)}), tmp_path)
+    first, plain, back = (tmp_path / f"{name}.onnx" for name in ("first", "plain", "back"))
+    words = ("-s", "bf16", "-t", "onnxq", "--no-check")
+    assert run("quantize", model, *words, "-o", first).exit_code == 0
+    assert run("convert", first, "--to", "onnx", "-o", plain).exit_code == 0
+    refused = run("convert", plain, "--to", "onnxq", "-o", back)
+    assert "'onnxq quantize -s bf16 -t onnxq --requantize'" in refused.stderr, refused.output
+    done = run("quantize", plain, *words, "--requantize", "-o", back)
+    assert done.exit_code == 0, done.output
+    x = {"x": tiny.normal(4, 64, seed=2)}
+    np.testing.assert_array_equal(Session(back).run(x)[0], Session(first).run(x)[0])
