@@ -224,3 +224,18 @@ def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tmp_path: 
     model = exported(tmp_path, text, {"fc.w": normal(n, n), name: learned}, {})
     with pytest.raises(BadModel, match=f"{name} of the model gets nothing"):
         imported(tmp_path, model, new)
+
+
+@pytest.mark.parametrize("case", ["chosen", "what comes later", "of the newer exporter"])
+def test_truth_values_of_a_parameter_are_noted(case: str, tmp_path: Path) -> None:
+    """torch.where(gate > 0, ...), whose numbers the older exporter has folded, and masks that no parameter makes."""
+    name = "val_3" if case == "of the newer exporter" else "onnx::Where_7"
+    text = f"""g (float[8,8] x) => (float[8,8] y) {{
+        ["/fc/MatMul"] h = MatMul(x, "fc.w")  ["/Where"] y = Where("{name}", h, x)
+    }}"""
+    gate = normal(8, 8, seed=3)
+    own = {"fc.w": normal(8, 8), name: np.tri(8, dtype=bool) if case == "what comes later" else gate > 0}
+    new = {"fc.w": normal(8, 8, seed=9), "gate": -gate}
+    done = imported(tmp_path, tiny.save(tiny.model(text, own), tmp_path), new)
+    noted = [f"'{name}' of the model keeps its truth values, and may be computed from 'gate'"]
+    assert [note for note in done.match.notes if "truth" in note] == noted * (case == "chosen")

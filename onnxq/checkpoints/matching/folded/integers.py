@@ -7,7 +7,7 @@ numbers, as sizes of arrays are, that is noted, and refused where the exporter s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.sources import Made, Sources
-from onnxq.checkpoints.matching.parameters import FEW, is_of_buffers
+from onnxq.checkpoints.matching.parameters import FEW, is_of_buffers, is_of_older_exporter
 from onnxq.model import graph
+
+Constant = tuple[str, ir.Value, ir.TensorProtocol]
+#: Sentences of one kind.
+MOST = 4
 
 
 def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple[list[str], list[str], list[str]]:
@@ -44,6 +48,7 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
             placed.append(source)
         else:
             others.setdefault(_sizes(own), []).append((name, own.ravel(), source))
+    here = {sources.renamed(name) for owner in graph.graphs(model) for name in owner.initializers}
     told, perhaps = list[str](), list[str]()
     for source in tensors if others else ():
         found = tensors[source]
@@ -56,7 +61,32 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
             (told if is_told or found.size >= FEW else perhaps).append(
                 f"'{source}' goes nowhere, and '{like[0][0]}' of the model, of its sizes, keeps other numbers"
             )
-    return placed, told, perhaps
+    return placed, told, [*perhaps, *_chosen(constants, tensors, here)]
+
+
+def _chosen(constants: Sequence[Constant], tensors: Mapping[str, Any], here: Collection[str]) -> list[str]:
+    """Sentences about truth values that torch's older exporter may have computed of floats of their sizes, but for what
+    is true up to a place, as masks of what comes later are.
+
+    Args:
+        here: tensors that the model has constants of, which are less likely.
+    """
+    found = list[str]()
+    for name, _, tensor in constants:
+        own = tensor.numpy()
+        if own.dtype.kind != "b" or own.size < FEW or not is_of_older_exporter(name) or _is_stepped(own):
+            continue
+        like = [each for each, x in tensors.items() if isinstance(x, np.ndarray) and _sizes(x) == _sizes(own)]
+        like = sorted((each for each in like if tensors[each].dtype.kind in "fV"), key=lambda each: each in here)
+        if source := next(iter(like), ""):
+            found.append(f"'{name}' of the model keeps its truth values, and may be computed from '{source}'")
+    return found[:MOST]
+
+
+def _is_stepped(x: NDArray[np.bool_]) -> bool:
+    """Whether it goes from false to true, or back, once along an axis, in each line of that in the same direction."""
+    steps = (np.diff(x.astype(np.int8), axis=axis) for axis in range(x.ndim))
+    return any(step.size and (bool((step >= 0).all()) or bool((step <= 0).all())) for step in steps)
 
 
 def _source_of(made: Made | None, own: NDArray, tensors: Mapping[str, Any]) -> str:
