@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tiny
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from test_import_batchnorms import CALLS, trained, untrained
@@ -292,6 +293,17 @@ def test_a_permutation_of_a_name_that_an_exporter_made_up_is_the_same_or_refused
             imported(tmp_path, model, new)
         return
     assert imported(tmp_path, model, new).match.unused == ["perm", "position_ids"]
+
+
+@pytest.mark.parametrize("is_shape", [True, False])
+def test_a_shape_is_no_other_buffer(is_shape: bool, tmp_path: Path) -> None:
+    """Of as many numbers as a buffer that goes nowhere; what is looked up by three numbers may be that buffer."""
+    last = "y = Reshape(h, FEW)" if is_shape else "y = Gather <axis = 1> (h, FEW)"
+    text = f'g (float[2,8] x) => (y) {{ [a] h = MatMul(x, "fc.w")  {last} }}'.replace("FEW", '"onnx::few_3"')
+    own = {"fc.w": normal(8, 8), "onnx::few_3": np.array([2, 2, 4])}
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    done = imported(tmp_path, model, {"fc.w": normal(8, 8, seed=1), "order": np.array([2, 0, 1])})
+    assert any("'order' goes nowhere" in note for note in done.match.notes) == (not is_shape)
 
 
 def test_what_takes_the_length_of_a_tensor_that_numpy_has_no_type_for_is_told_so() -> None:

@@ -2,7 +2,7 @@
 what torch's newer exporter says is one in another shape, if it has the same numbers in another order.
 
 The checkpoint is refused where the model has other ones of their sizes by a name that its exporter made up. Of few
-numbers, as sizes of arrays are, that is noted, and refused where the exporter says that they are of such a buffer.
+numbers, as axes are, that is noted, and refused where the exporter says that they are of such a buffer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fill(model: ir.Model, tensors: Mapping[str, Any], sources: Sources) -> tuple
         elif (source := _source_of(said, own, tensors)) and _is_reordered(own, tensors[source], said):
             value.const_value = ir.tensor(tensors[source].astype(own.dtype).reshape(own.shape), name=name)
             placed.append(source)
-        else:
+        elif source or not _is_shape(value):
             others.setdefault(_sizes(own), []).append((name, own.ravel(), source))
     here = {sources.renamed(name) for owner in graph.graphs(model) for name in owner.initializers}
     told, perhaps = list[str](), list[str]()
@@ -81,6 +81,11 @@ def _chosen(constants: Sequence[Constant], tensors: Mapping[str, Any], here: Col
         if source := next(iter(like), ""):
             found.append(f"'{name}' of the model keeps its truth values, and may be computed from '{source}'")
     return found[:MOST]
+
+
+def _is_shape(value: ir.Value) -> bool:
+    """Whether it is nothing but the shape of what nodes make: that is the program's, whatever buffers are as long."""
+    return all(graph.is_op(use.node, "Reshape", "Expand", "Tile") and use.idx == 1 for use in value.uses())
 
 
 def _is_stepped(x: NDArray[np.bool_]) -> bool:
