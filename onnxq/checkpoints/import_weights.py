@@ -250,8 +250,7 @@ def _put_in(
     told.unused = [name for name in told.unused if name not in constants]
     left = stayed.beside(tensors, told.unused, is_foreign=is_foreign)
     told.lost, told.kept, told.bare, told.advice = left.lost, left.kept, left.bare, left.advice
-    if left.places:
-        told.notes.append(f"kept, as sines and cosines of places: {listed(left.places, MOST)}")
+    told.notes += [f"kept, as sines and cosines of places: {listed(left.places, MOST)}"] * bool(left.places)
     held = doubts.held([*stayed.values, *doubts.chosen(model, sources)], sources, tensors, own, told)
     told.misfits += held
     old = {value.name for values in held.values() for value in values}

@@ -106,12 +106,9 @@ def convert(
     codes = plan_codes(loaded, target)
     made = rewritten(loaded, codes, target, recipe, is_final=True)
     if not codes.plan.choices and _has_own(made) == had_own:
-        hint = f"; 'onnxq quantize -t {to}' quantizes a float model" if is_float else ""
-        if not is_float and target.has_onnxq_ops and _holds_bf16(loaded):
-            hint = f"; of weights in bfloat16 'onnxq quantize -s bf16 -t {to} --requantize' makes products, as they are"
         raise NothingToDo(
             f"'{path}' has no products or lookups on packed weights, nor int8 islands that are spelled otherwise for "
-            f"{to}: there is nothing to convert{hint}"
+            f"{to}: there is nothing to convert{_hint(loaded, target, is_float=is_float)}"
         )
     with write.staging(destination) as folder:
         staged = folder / destination.name
@@ -183,7 +180,11 @@ def _compared(
     return tuple(name for name in codes.plan.choices if name not in again), again
 
 
-def _holds_bf16(model: ir.Model) -> bool:
-    """Whether weights are bfloat16, which standard operators read as floats."""
+def _hint(model: ir.Model, target: Target, *, is_float: bool) -> str:
+    """What does something of a model without codes. Standard operators read weights in bfloat16 as floats."""
+    if is_float:
+        return f"; 'onnxq quantize -t {target.name}' quantizes a float model"
     each = (value for owner in graph.graphs(model) for value in owner.initializers.values())
-    return any(value.dtype is ir.DataType.BFLOAT16 for value in each)
+    if target.has_onnxq_ops and any(value.dtype is ir.DataType.BFLOAT16 for value in each):
+        return f"; of weights in bfloat16 'onnxq quantize -s bf16 -t {target.name} --requantize' makes products again"
+    return ""

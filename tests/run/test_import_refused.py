@@ -220,10 +220,12 @@ def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tmp_path: 
     assert done.match.notes == [f"kept, as sines and cosines of places: {name}"]
     x = normal(len(places), n, seed=5)
     assert sqnr(x @ new["fc.w"] + places, Session(done.output).run({"x": x})[0]) > 100
-    learned = places + normal(*places.shape, seed=1)
-    model = exported(tmp_path, text, {"fc.w": normal(n, n), name: learned}, {})
-    with pytest.raises(BadModel, match=f"{name} of the model gets nothing"):
-        imported(tmp_path, model, new)
+    first, *_, last = np.indices(sizes).reshape(len(sizes), -1)
+    axial = np.concatenate([normal(16, 24, seed=2)[first], normal(16, n - 24, seed=3)[last]], 1)
+    for learned in (places + normal(*places.shape, seed=1), axial):
+        model = exported(tmp_path, text, {"fc.w": normal(n, n), name: learned}, {})
+        with pytest.raises(BadModel, match=f"{name} of the model gets nothing"):
+            imported(tmp_path, model, new)
 
 
 @pytest.mark.parametrize("case", ["chosen", "what comes later", "of the newer exporter"])

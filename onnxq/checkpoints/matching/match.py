@@ -115,12 +115,10 @@ def put_in(
         lone = [""] if len(products) == 1 and weight is products[0] else []
         names = [*names_of(weight), *sources.names(weight.value)]
         known.append([by_name[name].name for name in [*names, *map(renamed, names), *lone] if name in by_name])
-    wanted: dict[str, list[Weight]] = {}
+    wanted: dict[str | None, list[Weight]] = {}
     for weight, name in zip(weights, shared_out(known), strict=True):
-        if name is not None:
-            wanted.setdefault(name, []).append(weight)
-    taken = {id(weight) for found in wanted.values() for weight in found}
-    free = [weight for weight in weights if id(weight) not in taken]
+        wanted.setdefault(name, []).append(weight)
+    free = wanted.pop(None, [])
     rest = []
     for layer in layers:
         if layer.name in wanted:

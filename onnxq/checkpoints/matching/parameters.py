@@ -188,8 +188,8 @@ def _is_of_grid(x: NDArray[Any], size: int) -> bool:
     before, last = _kept(grid)
     if not (before | last).all() or before.all() or last.all():
         return False
-    others = grid[:, 0, ~last]
-    return _is_wave(grid[0][:, ~before], 0) and (_is_wave(others, 0) or is_grid(others))
+    others = grid[:, 0, ~before]
+    return _is_wave(grid[0][:, ~last], 0) and (_is_wave(others, 0) or is_grid(others))
 
 
 def _kept(grid: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
