@@ -31,7 +31,7 @@ ADVICE = (
     (r"outlier channels", "calibration data (--data), by which channels are scaled"),
     (r"table that", "nothing: tables are small, and rounding them shifts positions"),
     (r"grow with an open size", "sizes that are fixed in the model (onnxruntime.tools.make_dynamic_shape_fixed), or "
-     "places divided by them"),
+     "places divided by them, and means for sums"),
     (r"row of \d+ would be filled up", "--block-size N, for weights in blocks of N whatever they take"),
     (r"counts places", "nothing: numbers that are added up or turned have to be exact, and are few"),
     (r"scales inputs", "nothing: beside what reads it, scaling an input takes next to no time"),

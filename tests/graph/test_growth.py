@@ -15,12 +15,15 @@ from onnxq.planning.counts.growth import REASON, growing_in
 from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 
-INPUTS = "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i"
+INPUTS = (
+    "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i, bool[N, S, S] m3, float[N, S, S] g, float[S, 8] r2"
+)
 CONSTANTS = {
     "nought": np.int64(0),
     "one": np.int64(1),
     "half": np.float32(0.5),
     "two": np.float32(2),
+    "zero": np.float32(0),
     "last": np.array([-1]),
     "first": np.array([1]),
     "square": np.tri(9, dtype=np.float32),
@@ -102,10 +105,66 @@ CASES = {
     # activations, whose ranges data show
     "best": ("y, z = TopK<axis = 1>(x, first)", False),
     "squares-of-activations": ("y = ReduceSumSquare<keepdims = 1>(x, last)", False),
-    "chosen-by-letters": ('a = Cast<to = 1>(m) y = Einsum<equation = "ns,nsf->nf">(a, x)', False),
-    "sum": ("y = ReduceSum<keepdims = 1>(x, last)", False),
-    "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, last) y = Div(s, l)", False),
-    "mean-at-places": (PLACES + "s = ReduceSum<keepdims = 1>(x, last) a = Div(s, l) y = Mul(a, c)", True),
+    "sum-of-a-fixed-size": ("y = ReduceSum<keepdims = 1>(x, last)", False),
+    # sums of them over an open size
+    "sum": ("y = ReduceSum<keepdims = 1>(x, first)", True),
+    "sum-up-to-here": ("y = CumSum(x, one)", True),
+    "layer-of-a-sum": ("a = MatMul(x, w) b = Relu(a) s = ReduceSum(b, first) c = MatMul(s, w) y = Relu(c)", True),
+    "distance-from-nought": ("y = ReduceL2<keepdims = 1>(x, first)", True),
+    "sum-of-letters": ('y = Einsum<equation = "...sf->...f">(x)', True),
+    "masked-sum-by-letters": ('a = Cast<to = 1>(m) y = Einsum<equation = "ns,nsf->nf">(a, x)', True),
+    "masked-sum": ("a = Cast<to = 1>(m) b = Unsqueeze(a, first) y = MatMul(b, x)", True),
+    "keys-by-values": ("t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(t, x)", True),
+    "keys-by-values-in-a-gemm": ("y = Gemm<transA = 1>(r2, r2)", True),
+    "attention-that-is-no-mean": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Sigmoid(q) y = MatMul(a, x)",
+        True,
+    ),
+    "sum-of-shares-of-a-fixed-size": ("a = Softmax<axis = 2>(x) y = ReduceSum<keepdims = 1>(a, first)", True),
+    "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) y = Div(s, l)", False),
+    "mean-at-places": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) a = Div(s, l) y = Mul(a, c)", True),
+    "mean-of-shares": (PLACES + "a = Div(x, l) y = ReduceSum<keepdims = 1>(a, first)", False),
+    "masked-mean": (
+        "a = Cast<to = 1>(m) b = Unsqueeze(a, last) c = Mul(x, b) s = ReduceSum(c, first) n = ReduceSum(b, first) "
+        "e = Max(n, half) y = Div(s, e)",
+        False,
+    ),
+    "attention": ("t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Softmax(q) y = MatMul(a, x)", False),
+    "masked-attention": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Softmax(q) b = Cast<to = 1>(m) "
+        "c = Unsqueeze(b, first) d = Mul(a, c) e = Where(m3, d, zero) y = MatMul(e, x)",
+        False,
+    ),
+    "attention-in-parts": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Exp(q) b = ReduceSum<keepdims = 1>(a, last) "
+        "c = Div(a, b) y = MatMul(c, x)",
+        False,
+    ),
+    "attention-of-logarithms": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = LogSoftmax(q) b = Exp(a) y = MatMul(b, x)",
+        False,
+    ),
+    "linear-attention": (
+        "t = Transpose<perm = [0, 2, 1]>(x) k = MatMul(t, x) v = MatMul(x, k) s = ReduceSum<keepdims = 1>(x, first) "
+        "p = Mul(x, s) z = ReduceSum<keepdims = 1>(p, last) y = Div(v, z)",
+        False,
+    ),
+    "pooled-by-shares": ("a = Softmax<axis = 1>(x) b = Mul(a, x) y = ReduceSum(b, first)", False),
+    "channels-of-unit-rows": (
+        "n = ReduceL2<keepdims = 1>(x, first) u = Div(x, n) t = Transpose<perm = [0, 2, 1]>(u) y = MatMul(t, u)",
+        False,
+    ),
+    "decays": (
+        PLACES + "d = Sub(p, c) e = Exp(d) t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Mul(q, e) "
+        "y = MatMul(a, x)",
+        False,
+    ),
+    "one-that-is-chosen": (
+        PLACES + "b = Equal(i, k) a = Cast<to = 1>(b) c2 = Unsqueeze(a, last) d = Mul(x, c2) y = ReduceSum(d, first)",
+        False,
+    ),
+    "chosen-by-truth-values": ("a = Cast<to = 1>(m3) y = MatMul(a, x)", False),
+    "neighbours-that-are-given": ("y = MatMul(g, x)", False),
     "shape": (PLACES + "s = Shape(x) z = Reshape(x, s) y = Relu(z)", False),
     "given": ("y = Cast<to = 1>(i)", False),
 }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq.checking import judging
+from onnxq.planning.counts.growth import REASON
 from onnxq.runtime.session import Session
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -107,6 +108,21 @@ def test_places_that_grow_with_a_size_are_right_at_larger_ones(tmp_path: Path) -
     onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=[{"x": images(32)} for _ in range(8)])
     feed = {"x": images(256)}
     assert tiny.sqnr(Session(path).run(feed)[0], Session(tmp_path / "q.onnx").run(feed)[0]) > 40
+
+
+@pytest.mark.parametrize("summed", ["s = ReduceSum<keepdims = 1>(a, first)", "s = CumSum(a, one)"])
+def test_sums_over_an_open_size_are_right_at_larger_ones(summed: str, tmp_path: Path) -> None:
+    """Data of several lengths say nothing of the sums at any other."""
+    body = f"""g (float[N, S, 32] x) => (float[N, R, 16] y) {{
+        l = MatMul(x, w1)  a = Relu(l)  {summed}  b = MatMul(s, w2)  c = Relu(b)  y = MatMul(c, w3) }}"""
+    kernels = {"w1": tiny.normal(32, 64), "w2": tiny.normal(64, 96, seed=1), "w3": tiny.normal(96, 16, seed=2)}
+    path = tiny.save(tiny.model(body, kernels | {"first": np.array([1]), "one": np.int64(1)}), tmp_path)
+    feed = lambda i, length: {"x": np.random.default_rng(i).standard_normal((1, length, 32), np.float32)}  # noqa: E731
+    data, recipe = [feed(i, (8, 12, 16)[i % 3]) for i in range(24)], onnxq.Recipe("w8a8", keep_slow=True)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", recipe, data=data, target="ort-cpu")
+    assert {choice.node for choice in result.plan if choice.reason.startswith(REASON)} == {"b", "y"}
+    longer = feed(99, 256)
+    assert tiny.sqnr(Session(path).run(longer)[0], Session(tmp_path / "q.onnx").run(longer)[0]) > 30
 
 
 PLACES = """n = Shape<start = 1, end = 2>(x) k = Squeeze(n) r = Range(nought, k, one) p = Cast<to = 1>(r)

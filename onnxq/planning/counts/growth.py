@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from onnxq.model import graph
-from onnxq.model.types import Dim, Types
+from onnxq.model.types import Dim, Types, is_named
 from onnxq.planning.counts import bodies
+from onnxq.planning.counts.products import ADD_PRODUCTS, sum_of_products
 from onnxq.planning.counts.uses import CHOOSES, MOVES, PLACES_BESIDE, numbers_of
 
 #: Why what computes with them stays in float.
-REASON = "reads places or lengths that grow with an open size, beyond the ranges that data show"
+REASON = "reads places, lengths or sums that grow with an open size, beyond the ranges that data show"
 #: What makes something of the numbers at its first input that is as large as these, by whatever it reads besides.
 _KEEPS = frozenset(
     [
@@ -23,9 +24,15 @@ _KEEPS = frozenset(
         *MOVES,
     ]
 )
+#: Those that make no smaller numbers of ones that are smaller in the mean: what they add, or the largest, is left.
+_KEEPS_LARGE = frozenset(
+    [
+        *("BatchNormalization", "Conv", "ConvTranspose", "GlobalMaxPool", "MaxPool", "ReduceLogSumExp", "ReduceMax"),
+        *("Softplus", "TopK"),
+    ]
+)
 #: What is as large as the largest of what it reads.
-_JOINS = frozenset({"Add", "Gemm", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
-_PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
+_JOINS = frozenset({"Add", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
 #: To which power sums take what they read, and to which the number of what they add up.
 _SUMS = {
     "CumSum": (1.0, 1.0),
@@ -34,26 +41,36 @@ _SUMS = {
     "ReduceSum": (1.0, 1.0),
     "ReduceSumSquare": (2.0, 1.0),
 }
-#: Places along one axis, whatever is there; along this one unless they say otherwise.
-_PLACES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
+#: What makes shares of one: the more of them there are, the smaller each is.
+_SHARES = frozenset({"EyeLike", "Hardmax", "Softmax"})
+#: What looks along one axis; along this one unless they say otherwise.
+_ALONG = {"ArgMax": 0, "ArgMin": 0, "EyeLike": -1, "Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
 #: Of models with subgraphs: into them, out of them, and out of those around them.
 WALKS = 3
 #: Nodes that are followed to what a sum counts.
 _FAR = 8
+#: Constants of more numbers are not looked into.
+_FEW = 1 << 10
 
 
 def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
     """Values that grow with an open size, from where that is asked for to where a function bounds them.
 
-    1. Each value that is computed of sizes has the power of them with which it grows: a size, and places counted up to
-       it, 1, the area of an image 2, places divided by a size 0.
-    2. Activations grow with what is added to them, put beside them or is their factor, and what a layer makes of them
-       does; by themselves they do not, whatever is summed up in them.
+    1. Each value has the power of sizes with which its numbers grow in the mean: a size, and places counted up to it,
+       1, the area of an image 2, places divided by a size 0.
+    2. Activations have 0, and grow with what is added to them, put beside them or is their factor; what a layer makes
+       of them does too.
+    3. A sum over an open axis grows with the number of what it adds up. Shares of one (a Softmax over such an axis,
+       what is divided by its sum or its number) have -1, as has what decays from place to place: what they weight is a
+       mean, which does not grow.
+    4. Sums that choose do not grow: a product with truth values of equality, or with a matrix of truth values, or one
+       that the model is given, for each of an open number of results (an alignment, the neighbours in a graph).
+    5. Nor do those of activations over an axis of which it is not known that it is open.
 
     Args:
         types: of the model's values.
     """
-    powers, nodes = _Powers(types), list(graph.nodes(model))
+    powers, nodes = _Powers(types, model.graph.inputs), list(graph.nodes(model))
     for _ in range(WALKS if any(map(graph.has_body, nodes)) else 1):
         for node in nodes:
             if graph.has_body(node):
@@ -64,8 +81,9 @@ def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
 
 
 class _Powers:
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: Types, inputs: Sequence[ir.Value]) -> None:
         self.types = types
+        self.open = {dim for value in inputs for dim in types.of(value).shape or () if isinstance(dim, str)}
         #: Of values that sizes are part of.
         self.found: dict[ir.Value, float] = {}
         #: Those that are computed of sizes and constants alone.
@@ -81,9 +99,9 @@ class _Powers:
             read = [value for value in node.inputs if value is not None]
             is_of_sizes = all(graph.constant(value) is not None or value in self.of_sizes for value in read)
             power = self._power(node, numbers)
-        # Activations by themselves do not grow, nor do they get smaller for a size that divides them, as in a mean.
+        # Activations that nothing is known of have a power of 0.
         is_known = is_of_sizes or all(graph.constant(value) is not None or value in self.found for value in numbers)
-        if power > 0 or is_known:
+        if power != 0 or is_known:
             self.found.update(dict.fromkeys(node.outputs, power))
             self.of_sizes.update(node.outputs if is_of_sizes else ())
         if op in PLACES_BESIDE:
@@ -109,25 +127,39 @@ class _Powers:
         if op == "Clip":
             most = node.inputs[2] if len(node.inputs) > 2 else None
             is_bounded = most is not None or "max" in node.attributes
-            return min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]
+            read = [min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]]
         if op in _SUMS:
             power, of_number = _SUMS[op]
-            return power * read[0] + of_number * (self._is_counted(numbers[0]) and self._is_open(node))
+            return power * read[0] + of_number * self._adds_up(numbers[0], node)
         if op == "ReduceProd":
             return read[0] * self._factors(numbers[0])
+        if op in _SHARES:
+            return -float(self._is_open(node))
         if op in _KEEPS:
-            return read[0]
+            is_kept = op not in _KEEPS_LARGE or (op == "Conv" and len(node.inputs) < 3)
+            return read[0] if is_kept else max(read[0], 0.0)
         if op in _JOINS:
-            return max(read)
-        if op in _PRODUCTS:
-            return sum(read) + (op != "Mul" and all(map(self._is_counted, numbers)) and self._adds_open(node))
+            return max(
+                (power for value, power in zip(numbers, read, strict=True) if not _is_nought(value)), default=0.0
+            )
+        if op in ADD_PRODUCTS:
+            product = sum(read[:2] if op == "Gemm" else read) + self._adds_products(node, numbers)
+            return max([product, *read[2:]]) if op == "Gemm" else product
+        # What divides activations may be small in the mean, and is mostly kept from being small.
+        by = read[-1] if numbers[-1] in self.of_sizes else max(read[-1], 0.0)
         match op, read:
-            case "Div", [a, b]:
-                return a - b
-            case "Reciprocal", [a]:
-                return -a
+            case "Mul", _:
+                return sum(read) - any(map(self._picks, numbers))
+            case "Div", [a, _]:
+                return a - by
+            case "Reciprocal", _:
+                return -by
             case "Sqrt", [a]:
                 return a / 2
+            case (("Exp" | "Pow"), _) if by > 0 and numbers[-1] in self.of_sizes:
+                return -1.0  # decays from place to place
+            case "Exp", _ if graph.is_op(shares := numbers[0].producer(), "LogSoftmax") and shares is not None:
+                return -float(self._is_open(shares))
             case "Pow", [a, _]:
                 return a * _number(numbers[1])
             case (("Min" | "Mod"), _):
@@ -145,33 +177,58 @@ class _Powers:
         if maker is None or not far:
             return False
         read = numbers_of(maker) if maker.op_type in ("Add", "Mul", "Neg", "Sub") else list(maker.inputs[:1])
-        return maker.op_type in ("Add", "Cast", "Mul", "Neg", "Sub", *MOVES) and all(
+        return maker.op_type in ("Add", "Cast", "Mul", "Neg", "Pad", "Sub", *MOVES) and all(
             self._is_counted(each, far - 1) for each in read
         )
 
     def _is_open(self, node: ir.Node) -> bool:
         """Whether a size that it asks for, or sums over, is not fixed."""
+        dims = self._dims(node)
+        return dims is None or not all(isinstance(dim, int) for dim in dims)
+
+    def _is_known_open(self, dim: Dim) -> bool:
+        return is_named(dim) or dim in self.open
+
+    def _dims(self, node: ir.Node) -> Sequence[Dim] | None:
+        """The sizes that it asks for, or along which it sums or looks."""
         value = node.inputs[0] if node.inputs else None
         shape = None if value is None else self.types.of(value).shape
         if shape is None:
-            return True
+            return None
         if node.op_type == "Shape":
-            start, end = graph.attribute_int(node, "start", 0), graph.attribute_int(node, "end", len(shape))
-            return not all(isinstance(dim, int) for dim in shape[start:end])
+            return shape[graph.attribute_int(node, "start", 0) : graph.attribute_int(node, "end", len(shape))]
         axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
-        if node.op_type in _PLACES:
-            chosen = [graph.attribute_int(node, "axis", _PLACES[node.op_type])]
-        dims = [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
-        return not all(isinstance(dim, int) for dim in dims)
+        if node.op_type in _ALONG:
+            chosen = [graph.attribute_int(node, "axis", _ALONG[node.op_type])]
+        return [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
 
-    def _adds_open(self, node: ir.Node) -> bool:
-        """Whether a product of matrices adds up as many products as a size that is not fixed."""
-        shapes = [None if value is None else self.types.of(value).shape for value in node.inputs]
-        known = [shape for shape in shapes if shape]
-        if len(known) < len(shapes):
-            return True
-        return any(not any(isinstance(dim, int) for dim in dims) for dims in _added_up(node, known))
+    def _adds_up(self, value: ir.Value, node: ir.Node) -> bool:
+        """Whether a sum is over as many numbers as an open size, or as one that is not known if it counts."""
+        dims = self._dims(node)
+        return any(map(self._is_known_open, dims or ())) or (self._is_open(node) and self._is_counted(value))
+
+    def _adds_products(self, node: ir.Node, numbers: list[ir.Value]) -> bool:
+        """The same of products, where none of what they are of just chooses."""
+        added = sum_of_products(node, [self.types.of(value).shape for value in numbers])
+        factors, is_open = numbers[: len(added.parts)], added.adds_open(self._is_known_open)
+        if all(map(self._is_counted, factors)):
+            return is_open is not False
+        chooses = (
+            self._picks(value) or (added.has_open_rows(i) and self._may_choose(value))
+            for i, value in enumerate(factors)
+        )
+        return bool(is_open) and not any(chooses)
+
+    def _picks(self, value: ir.Value) -> bool:
+        """Whether it is 1 where two numbers are equal, and 0 elsewhere: at few places."""
+        return graph.is_op(_moved_from(value).producer(), "Equal")
+
+    def _may_choose(self, value: ir.Value) -> bool:
+        """Whether a matrix is of truth values that are no count of places, or one that the model is given."""
+        if value in self.of_sizes or graph.constant(value) is not None:
+            return False
+        return self._is_counted(value) or _moved_from(value).is_graph_input()
 
     def _factors(self, value: ir.Value) -> int:
         """Of how many numbers a product is, as far as that is known: else two, as of a height and a width."""
@@ -179,20 +236,23 @@ class _Powers:
         return shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else 2
 
 
-def _added_up(node: ir.Node, shapes: Sequence[Sequence[Dim]]) -> Iterator[list[Dim]]:
-    """What is known of each size along which products are added up, by one operand and by the other."""
-    if node.op_type == "MatMul":
-        yield [shapes[0][-1], shapes[1][-2:][0]]
-        return
-    operands, _, out = graph.attribute_string(node, "equation", "").replace(" ", "").partition("->")
-    if "..." in operands:
-        yield []
-        return
-    sizes: dict[str, list[Dim]] = {}
-    for part, shape in zip(operands.split(","), shapes, strict=False):
-        for letter, dim in zip(part, shape, strict=False):
-            sizes.setdefault(letter, []).append(dim)
-    yield from (dims for letter, dims in sizes.items() if letter not in out)
+def _moved_from(value: ir.Value) -> ir.Value:
+    """What was moved and cast on the way."""
+    maker = value.producer()
+    while maker is not None and maker.op_type in ("Cast", *MOVES) and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+        maker = value.producer()
+    return value
+
+
+def _is_nought(value: ir.Value) -> bool:
+    """Whether all of it is 0, which makes nothing larger that it is put beside."""
+    value = _moved_from(value)
+    maker, tensor = value.producer(), graph.constant(value)
+    if maker is not None and maker.op_type == "ConstantOfShape":
+        filled = maker.attributes.get("value")
+        return filled is None or not filled.as_tensor().numpy().any()
+    return tensor is not None and 0 < tensor.size <= _FEW and not tensor.numpy().any()
 
 
 def _number(value: ir.Value) -> float:
