@@ -262,3 +262,32 @@ def test_places_are_not_computed_in_bfloat16(
     assert ("Bf16Region" in ops) == (target == "onnxq")
     feed = sample(9, offset)
     assert tiny.sqnr(Session(path).run(feed)[0], Session(made.output).run(feed)[0]) > 40
+
+
+DEVIATIONS = {
+    "rms": "s = Mul(x, x) m = ReduceMean<axes = [-1]>(s)",
+    "variance": (
+        "e = ReduceMean<axes = [-1]>(x) c = Sub(x, e) s = Mul(c, c) q = ReduceMean<axes = [-1]>(s) "
+        "h = Shape(q) m = Reshape(q, h)"
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["onnx", "onnxq", "ort-cuda"])
+@pytest.mark.parametrize("mean", DEVIATIONS.values(), ids=DEVIATIONS.keys())
+def test_numbers_are_divided_by_their_deviation_where_its_square_is_infinite(
+    mean: str, target: str, tmp_path: Path
+) -> None:
+    """Inputs of 300, as of a series before it is normalized: float16 holds them, and no square of them."""
+    text = f"""g (float[N, 64] x) => (float[N, 16] y) {{
+      {mean} a = Add(m, epsilon) r = Sqrt(a) n = Div(x, r) f = MatMul(n, w) g = Relu(f) y = MatMul(g, v) }}"""
+    constants = {"w": tiny.normal(64, 64), "v": tiny.normal(64, 16, seed=1), "epsilon": np.float32(1e-5)}
+    path = tmp_path / "model.onnx"
+    onnx.save(tiny.model(text, constants), path)
+    result = onnxq.quantize(path, tmp_path / "out.onnx", Recipe("fp16"), target=target, force=True)
+    made = onnx.load(result.output)
+    casts = [node for node in made.graph.node if node.op_type == "Cast"]
+    assert len(casts) <= 4  # of x and back to y, and around what is in float
+    x = tiny.normal(16, 64, seed=5) * np.float32(300)
+    for large in (x, x * 10):
+        assert tiny.sqnr(tiny.evaluate(onnx.load(path), x=large)[0], tiny.evaluate(made, x=large)[0]) > 50

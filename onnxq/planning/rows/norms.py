@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.planning.attention import number_of
+from onnxq.planning.rows.squares import square_of
 
 
 def has_constants(node: ir.Node) -> bool:
@@ -71,7 +72,7 @@ def _whole(node: ir.Node, rank: int) -> RowNorm | None:
 
 def _spelled(mean: ir.Node, rank: int) -> RowNorm | None:
     squared = None if mean.inputs[0] is None else mean.inputs[0].producer()
-    of = _squared(squared)
+    of = square_of(squared)
     if (
         squared is None
         or of is None
@@ -104,15 +105,6 @@ def _spelled(mean: ir.Node, rank: int) -> RowNorm | None:
     if not graph.are_closed(found, last):
         return None
     return RowNorm(x, tuple(found), weight, bias, epsilon, centred)
-
-
-def _squared(node: ir.Node | None) -> ir.Value | None:
-    """Of what a node makes squares."""
-    if node is None or node.domain != "" or len(node.inputs) != 2:
-        return None
-    if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
-        return node.inputs[0]
-    return node.inputs[0] if node.op_type == "Pow" and number_of(node.inputs[1]) == 2.0 else None
 
 
 def _takes_mean_off(less: ir.Node, centre: ir.Node, rank: int) -> bool:
