@@ -16,7 +16,8 @@ from onnxq.planning.first_plan import make_plan
 from onnxq.recipe import Recipe
 
 INPUTS = (
-    "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i, bool[N, S, S] m3, float[N, S, S] g, float[S, 8] r2"
+    "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i, bool[N, S, S] m3, float[N, S, S] g, float[S, 8] r2, "
+    "int64[3] t3"
 )
 CONSTANTS = {
     "nought": np.int64(0),
@@ -110,10 +111,15 @@ CASES = {
     "sum": ("y = ReduceSum<keepdims = 1>(x, first)", True),
     "sum-up-to-here": ("y = CumSum(x, one)", True),
     "layer-of-a-sum": ("a = MatMul(x, w) b = Relu(a) s = ReduceSum(b, first) c = MatMul(s, w) y = Relu(c)", True),
+    "sum-along-whatever-axis": ("b = Reshape(x, t3) y = ReduceSum(b, first)", True),
     "distance-from-nought": ("y = ReduceL2<keepdims = 1>(x, first)", True),
     "sum-of-letters": ('y = Einsum<equation = "...sf->...f">(x)', True),
     "masked-sum-by-letters": ('a = Cast<to = 1>(m) y = Einsum<equation = "ns,nsf->nf">(a, x)', True),
     "masked-sum": ("a = Cast<to = 1>(m) b = Unsqueeze(a, first) y = MatMul(b, x)", True),
+    "sum-of-marked-words": (
+        "b = Equal(i, nought) a = Cast<to = 1>(b) c = Unsqueeze(a, last) d = Mul(x, c) y = ReduceSum(d, first)",
+        True,
+    ),
     "keys-by-values": ("t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(t, x)", True),
     "keys-by-values-in-a-gemm": ("y = Gemm<transA = 1>(r2, r2)", True),
     "attention-that-is-no-mean": (
@@ -130,6 +136,10 @@ CASES = {
         False,
     ),
     "attention": ("t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Softmax(q) y = MatMul(a, x)", False),
+    "scores-of-which-nothing-is-known": (
+        "b = Reshape(x, t3) t = Transpose<perm = [0, 2, 1]>(b) y = MatMul(b, t)",
+        False,
+    ),
     "masked-attention": (
         "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Softmax(q) b = Cast<to = 1>(m) "
         "c = Unsqueeze(b, first) d = Mul(a, c) e = Where(m3, d, zero) y = MatMul(e, x)",
@@ -160,7 +170,7 @@ CASES = {
         False,
     ),
     "one-that-is-chosen": (
-        PLACES + "b = Equal(i, k) a = Cast<to = 1>(b) c2 = Unsqueeze(a, last) d = Mul(x, c2) y = ReduceSum(d, first)",
+        PLACES + "b = Equal(i, r) a = Cast<to = 1>(b) d = Unsqueeze(a, last) e = Mul(x, d) y = ReduceSum(e, first)",
         False,
     ),
     "chosen-by-truth-values": ("a = Cast<to = 1>(m3) y = MatMul(a, x)", False),

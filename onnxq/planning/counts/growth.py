@@ -63,9 +63,11 @@ def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
     3. A sum over an open axis grows with the number of what it adds up. Shares of one (a Softmax over such an axis,
        what is divided by its sum or its number) have -1, as has what decays from place to place: what they weight is a
        mean, which does not grow.
-    4. Sums that choose do not grow: a product with truth values of equality, or with a matrix of truth values, or one
-       that the model is given, for each of an open number of results (an alignment, the neighbours in a graph).
-    5. Nor do those of activations over an axis of which it is not known that it is open.
+    4. Sums that choose do not grow: a product with places that are equal to something, or with a matrix of truth
+       values, or one that the model is given, for each of an open number of results (an alignment, the neighbours in a
+       graph).
+    5. Nor do products of activations that are added up over an axis of which it is not known that it is open: most are
+       scores of queries and keys.
 
     Args:
         types: of the model's values.
@@ -204,9 +206,11 @@ class _Powers:
         return [shape[axis] for axis in chosen if -len(shape) <= axis < len(shape)] if chosen else shape
 
     def _adds_up(self, value: ir.Value, node: ir.Node) -> bool:
-        """Whether a sum is over as many numbers as an open size, or as one that is not known if it counts."""
+        """Whether a sum is over as many numbers as a size that is not fixed. An axis of which nothing is known may be
+        one if any input has such a size; where no axis is known, only sums that count are taken to grow."""
         dims = self._dims(node)
-        return any(map(self._is_known_open, dims or ())) or (self._is_open(node) and self._is_counted(value))
+        may_be_open = bool(self.open) and dims is not None
+        return self._is_open(node) and (may_be_open or self._is_counted(value))
 
     def _adds_products(self, node: ir.Node, numbers: list[ir.Value]) -> bool:
         """The same of products, where none of what they are of just chooses."""
@@ -221,8 +225,11 @@ class _Powers:
         return bool(is_open) and not any(chooses)
 
     def _picks(self, value: ir.Value) -> bool:
-        """Whether it is 1 where two numbers are equal, and 0 elsewhere: at few places."""
-        return graph.is_op(_moved_from(value).producer(), "Equal")
+        """Whether it is 1 at the places that are equal to something, and 0 elsewhere: not so what marks words."""
+        maker = _moved_from(value).producer()
+        return (
+            maker is not None and maker.op_type == "Equal" and any(self.found.get(v, 0) > 0 for v in numbers_of(maker))
+        )
 
     def _may_choose(self, value: ir.Value) -> bool:
         """Whether a matrix is of truth values that are no count of places, or one that the model is given."""

@@ -1,4 +1,4 @@
-"""Squares on the way to a mean, a root or a logarithm: float16 holds none of numbers beyond 255."""
+"""Squares on the way to a mean, a root or a logarithm: float16 holds none of numbers from 256 on."""
 
 from __future__ import annotations
 
