@@ -248,7 +248,7 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
     if schema is None:
         raise BadData(f"'{files[0]}' holds no rows")
     used = columns.columns_of(schema, inputs, files[0])
-    named = used.given if not used.row else tuple(by_name)
+    named = tuple(used.given if not used.row else by_name)
     if not named and not used.kinds:
         names = ", ".join(schema.names[:6])
         raise BadData(f"'{files[0]}' has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
@@ -261,17 +261,17 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
         with room.limited():
             arrays = cells.arrays_in(batch, row, used, by_name, file, where)
         picture, sound = (
-            None if name is None else cells.file_in(batch, row, name, file.parent, where)
+            None if name is None else cells.file_in(cells.value_in(batch, row, name, used), name, file.parent, where)
             for name in (used.picture, used.sound)
         )
-        text = None if used.text is None else batch.column(used.text)[row].as_py()
+        text = None if used.text is None else cells.value_in(batch, row, used.text, used)
         if used.text is not None and text is None:
             raise BadData(f"{where}: column '{used.text}' is empty")
         return Record(where, text, picture, sound, arrays=arrays)
 
     def reads(found: Iterable[spread.Row]) -> Iterator[Read]:
         for number, (file, batch, row, place) in enumerate(found):
-            if batch.schema.names != schema.names:
+            if sorted(batch.schema.names) != sorted(schema.names):
                 raise BadData(f"'{file}' has other columns than '{files[0]}'")
             yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 

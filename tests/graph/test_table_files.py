@@ -94,7 +94,7 @@ def test_rows_are_spread_over_stretches_of_one_length(limit: int, count: int) ->
         assert np.bincount([n % 3 for n in found]).min() > limit // 4
 
 
-@pytest.mark.parametrize("column", ["image", "img", "file_name", "Path", "image path", "filename"])
+@pytest.mark.parametrize("column", ["image", "img", "file_name", "Path", "image path", "filename", " image"])
 def test_a_column_of_a_csv_may_name_images(tmp_path: Path, column: str) -> None:
     files = sorted(corpora.images(tmp_path / "images", count=2, size=(4, 4)).iterdir())
     wanted = [s["pixel_values"] for s in open_data(tmp_path / "images", IMAGE, Preprocessing(scale=1))]
@@ -140,3 +140,20 @@ def test_of_few_rows_too_it_is_told_that_a_file_has_other_columns(tmp_path: Path
         (tmp_path / name).write_text(f"{header}\n" + "1,2,3\n" * 9)
     with pytest.raises(BadData, match=r"b\.csv' has other columns than '.*a\.csv'"):
         list(open_data(tmp_path, ROW).limited(4))
+
+
+def test_parts_of_a_table_have_its_columns_in_any_order_and_any_types_of_numbers(tmp_path: Path) -> None:
+    parts = [
+        {"p": pa.array([1.5]), "q": pa.array([2], pa.int32()), "r": pa.array([3])},
+        {"r": pa.array([6], pa.int8()), "p": pa.array([4.5], pa.float32()), "q": pa.array([5.0])},
+    ]
+    for name, columns in zip("ab", parts, strict=True):
+        write(pa.table(columns), tmp_path / f"{name}.parquet")
+    for data in (open_data(tmp_path, ROW), open_data(tmp_path, ROW).limited(2)):
+        assert [s["x"].tolist() for s in data] == [[[1.5, 2, 3]], [[4.5, 5, 6]]]
+
+
+def test_parts_of_a_csv_have_its_columns_in_any_order(tmp_path: Path) -> None:
+    for name, lines in (("a", "p,q,r,label\n1,2,3,9\n"), ("b", "label,r,q,p\n9,6,5,4\n")):
+        (tmp_path / f"{name}.csv").write_text(lines)
+    assert [s["x"].tolist() for s in open_data(tmp_path, ROW)] == [[[1, 2, 3]], [[4, 5, 6]]]

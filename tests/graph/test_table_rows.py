@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,37 @@ def test_a_model_of_any_width_does_not_get_the_answer(tmp_path: Path, header: st
     (tmp_path / "t.csv").write_text(f"{header}\n{','.join(map(str, numbers.values()))}\n")
     (sample,) = open_data(tmp_path / "t.csv", (Input("x", F32, (None, None)),))
     assert sample["x"].tolist() == [list(map(ord, wanted))]
+
+
+@pytest.mark.parametrize(
+    ("header", "width"),
+    [
+        *itertools.product(["p, q, r", "p, q, r, label", "label ,p,q,r"], [3, None]),
+        ("id, p, q, r", 3),
+        ("p,\tq,\tr,\tmain label", 3),
+    ],
+)
+def test_blanks_around_names_and_numbers_are_none_of_theirs(tmp_path: Path, header: str, width: int | None) -> None:
+    numbers = ("1", "2", "3", "9") if header.startswith("p") else ("9", "1", "2", "3")
+    (tmp_path / "t.csv").write_text(f"{header}\n{', '.join(numbers[: header.count(',') + 1])}\n")
+    (sample,) = open_data(tmp_path / "t.csv", (Input("x", F32, (None, width)),))
+    assert sample["x"].tolist() == [[1, 2, 3]]
+
+
+def test_blanks_around_names_that_pandas_wrote_to_parquet_hide_no_answer(tmp_path: Path) -> None:
+    file = write(pa.table({"p": [1], " q": [2], " r": [3], " label": [9]}), tmp_path / "t.parquet")
+    (sample,) = open_data(file, (Input("x", F32, (None, None)),))
+    assert sample["x"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("header", ["p, q, p ", "p, q,q", 'p, "q", r'])
+def test_names_that_blanks_alone_tell_apart_or_spoil_are_refused(tmp_path: Path, header: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{header}\n1, 2, 3\n")
+    message = (
+        "a blank stands before the quote" if '"' in header else "has 2 columns '.': names must not come twice, with"
+    )
+    with pytest.raises(BadData, match=message):
+        open_data(tmp_path / "t.csv", ROW)
 
 
 @pytest.mark.parametrize("header", ["p,q,r", "p,q,r,class", "id,p,q,r,class", "p,q,r,sample id"])

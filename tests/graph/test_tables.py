@@ -157,6 +157,16 @@ def test_a_text_may_be_empty(tmp_path: Path, name: str, text: str) -> None:
     assert found == [2, 4]
 
 
+@pytest.mark.parametrize("order", [None, [0, 1], [1, 0]])
+def test_arrays_are_read_in_the_order_of_their_axes(tmp_path: Path, order: list[int] | None) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3], permutation=order)
+    cells = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12, dtype=np.float32)), 6)
+    file = write(pa.table({"a": pa.ExtensionArray.from_storage(kind, cells)}), tmp_path / "t.parquet")
+    wanted = np.arange(12).reshape(2, 2, 3).transpose(0, *(1 + axis for axis in order or (0, 1)))
+    inputs = (Input("a", F32, (None, *wanted.shape[1:])),)
+    assert [s["a"][0].tolist() for s in open_data(file, inputs)] == wanted.tolist()
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
 def test_texts_however_a_file_holds_them(tmp_path: Path, kind: str) -> None:
     made = pa.array(["lazy dog", "fox"] * 5, pa.string() if kind == "dictionary" else getattr(pa, kind)())
@@ -172,6 +182,21 @@ def test_columns_of_a_csv_are_inputs_of_their_own(tmp_path: Path) -> None:
     inputs = (Input("age", F32, (None, 1)), Input("city", np.dtype(np.object_), (None, 1)))
     found = list(open_data(tmp_path / "t.tsv", inputs))
     assert [(s["age"].tolist(), s["city"].tolist()) for s in found] == [([[3]], [["Rome"]]), ([[4]], [["Oslo"]])]
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "wanted"),
+    [("age, city", "city", "Rome"), ("age, city", " city", " Rome"), ("age,city", "city", " Rome")],
+    ids=["of the file", "of the model", "of the texts"],
+)
+def test_blanks_around_texts_are_the_file_s_where_they_are_around_the_name_too(
+    tmp_path: Path, header: str, name: str, wanted: str
+) -> None:
+    """And no input is called just so: that is of a program which reads them along."""
+    (tmp_path / "t.csv").write_text(f"{header}\n3, Rome\n4, Rome\n")
+    inputs = (Input("age", I64, (None, 1)), Input(name, np.dtype(np.object_), (None, 1)))
+    found = list(open_data(tmp_path / "t.csv", inputs))
+    assert [(s["age"].item(), s[name].item()) for s in found] == [(3, wanted), (4, wanted)]
 
 
 def test_images_in_a_folder_of_datasets(tmp_path: Path) -> None:

@@ -22,13 +22,18 @@ from onnxq.samples.tables.table import is_empty, is_text, number_in
 _EXACT = 2.0**53
 
 
-def file_in(batch: Any, row: int, column: str, folder: Path, where: str) -> bytes | Path:
-    """The picture or sound of a row: what is in the table, or a file beside it.
+def value_in(batch: Any, row: int, column: str, columns: Columns) -> Any:
+    """A cell, of which blanks around it are left out where the file has them around the column's name too."""
+    value = batch.column(column)[row].as_py()
+    return value.strip() if column in columns.padded and isinstance(value, str) else value
+
+
+def file_in(value: Any, column: str, folder: Path, where: str) -> bytes | Path:
+    """The picture or sound that a cell of `column` has: what is in the table, or a file beside it.
 
     Raises:
         BadData: there is neither.
     """
-    value = batch.column(column)[row].as_py()
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
@@ -50,14 +55,20 @@ def _beside(folder: Path, name: str, what: str) -> Path:
 
 def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], file: Path, where: str) -> Feed:
     """The inputs that columns hold."""
-    array = _of_text if is_text(file) else _array
+
+    def array(column: str, i: Input) -> NDArray:
+        what = f"{where}: '{column}'"
+        if is_text(file):
+            return _of_text(value_in(batch, row, column, columns), what, i)
+        return _array(batch.column(column)[row], what, i)
+
     found = {
-        n: shaped(_whole(array(batch.column(n)[row], f"{where}: '{n}'", inputs[n]), inputs[n]), inputs[n])
-        for n in columns.given
+        name: shaped(_whole(array(column, inputs[name]), inputs[name]), inputs[name])
+        for name, column in columns.given.items()
     }
     if columns.row:
         (rest,) = (i for name, i in inputs.items() if name not in columns.given)
-        numbers = [(name, array(batch.column(name)[row], f"{where}: '{name}'", rest)) for name in columns.row]
+        numbers = [(name, array(name, rest)) for name in columns.row]
         for name, x in numbers:
             if x.dtype.kind == "O":
                 raise BadData(f"{where}: '{name}' is the text {x.item()!r:.60}, and a row of '{rest.name}' has numbers")
@@ -77,9 +88,8 @@ def _whole(x: NDArray, i: Input) -> NDArray:
     return x
 
 
-def _of_text(value: Any, what: str, i: Input) -> NDArray:
+def _of_text(word: str, what: str, i: Input) -> NDArray:
     """Of a cell that is a text: itself, or the number that it says, whichever the input takes."""
-    word = value.as_py()
     if i.dtype.kind == "O" and not isinstance(i, Label):
         return np.array(word, object)
     if is_empty(word):
@@ -101,9 +111,13 @@ def _require_missing(what: str, i: Input) -> None:
 
 
 def _array(value: Any, what: str, i: Input) -> NDArray:
-    """Of a cell: a number, a text, or lists in lists, which must all be as long as the first."""
-    shape: list[int] = []
-    is_list = "list" in str(value.type).partition("<")[0]
+    """Of a cell: a number, a text, an array, or lists in lists, which must all be as long as the first."""
+    type = value.type
+    if value.is_valid and str(type).startswith("extension<arrow.fixed_shape_tensor"):
+        shape = type.shape  # as the numbers lie, of which the axes may come in another order
+        return _array(value.value, what, i).reshape(shape).transpose(type.permutation or range(len(shape)))
+    shape = []
+    is_list = "list" in str(type).partition("<")[0]
     if not value.is_valid and (is_list or (i.dtype.kind == "O" and not isinstance(i, Label))):
         raise BadData(f"{what} is empty")
     if not is_list:

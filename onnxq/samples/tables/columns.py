@@ -1,4 +1,8 @@
-"""Which columns of a table make which inputs."""
+"""Which columns of a table make which inputs.
+
+Blanks around a name are of the file, which may be written `a, b, label`, and not of the name: a column is told by what
+is left without them, unless an input is called just so. In messages names are as the file has them.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +34,21 @@ class Columns:
     """Which columns of a table make what.
 
     Attributes:
-        given: named like inputs.
+        given: by inputs, the columns named like them.
         row: numbers that are one input together, in their order, or one list of them.
         picture, sound, text: the column for the inputs that are left.
         types: as which columns of a file that is text are read: those that make something as text, the others as
             bytes.
+        padded: those of a file that is text with blanks around the name, which are around its texts as well then.
     """
 
-    given: tuple[str, ...] = ()
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     row: tuple[str, ...] = ()
     picture: str | None = None
     sound: str | None = None
     text: str | None = None
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    padded: frozenset[str] = frozenset()
 
     @property
     def kinds(self) -> set[str]:
@@ -50,7 +56,7 @@ class Columns:
 
     def typed(self, schema: Any) -> Columns:
         """With the types of all columns."""
-        used = {*self.given, *self.row, self.picture, self.sound, self.text}
+        used = {*self.given.values(), *self.row, self.picture, self.sound, self.text}
         return dataclasses.replace(self, types={n: "string" if n in used else "binary" for n in schema.names})
 
 
@@ -60,19 +66,16 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
     Raises:
         BadData: names come twice, or see `rows.row_of`.
     """
-    (most, times), *_ = Counter(schema.names).most_common(1) or [("", 0)]
-    if times > 1:
-        where = rows.NO_NAMES if is_text(file) and number_in(most) is not None else ""
-        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{where}")
-    given = tuple(i.name for i in inputs if i.name in schema.names)
+    by_name = _by_name(schema.names, inputs, file)
+    given = {i.name: column for i in inputs if (column := by_name.get(i.name, by_name.get(i.name.strip()))) is not None}
     every = {field.name: plain(field.type) for field in schema}
-    if len(given) == len(inputs) == 1 and rows.is_one_of_several(inputs[0], every, file):
-        given = ()
+    if len(given) == len(inputs) == 1 and rows.is_one_of_several(inputs[0], given[inputs[0].name], every, file):
+        given = {}
     rest = [i for i in inputs if i.name not in given]
-    types = {name: type for name, type in every.items() if name not in given}
-    features = _features(schema)
-    pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, features)]
-    sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, features)]
+    types = {name: type for name, type in every.items() if name not in given.values()}
+    said = _features(schema)
+    pictures = [n for n, type in types.items() if _holds(type) and not _is_sound(n, said)]
+    sounds = [n for n, type in types.items() if _holds(type) and _is_sound(n, said)]
     strings = [name for name, type in types.items() if str(type).removeprefix("large_") in ("string", "string_view")]
     takes_pictures = any(i.shape and len(i.shape) == 4 for i in rest)
     takes_sounds = any(i.dtype.kind == "f" for i in rest)
@@ -80,24 +83,28 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
         pictures = pictures or named_files(strings if takes_pictures else (), IMAGE_SUFFIXES, file)
         sounds = sounds or named_files(strings if takes_sounds else (), SOUND_SUFFIXES, file)
     named = types if is_text(file) else strings  # where numbers are texts too
-    texts = [n for n in _TEXT if n in named] or [n for n in strings if n not in pictures and n not in sounds]
+    texts = [by_name[n] for n in _TEXT if by_name.get(n) in named] or [
+        n for n in strings if n not in pictures and n not in sounds
+    ]
     if is_text(file) and len(schema.names) == 1 and re.search("[;\t]", schema.names[0]):
         mark = MARKS[file.suffix.lower()][0]
         raise BadData(f"'{file}' has one column, {schema.names[0]!r}: the delimiter of {file.suffix} must be {mark}")
+    padded = (column for name, column in by_name.items() if name != column and is_text(file))
     made = Columns(
         given,
         (),
         pictures[0] if pictures and takes_pictures else None,
         sounds[0] if sounds and takes_sounds else None,
         texts[0] if texts and any(role_of(i) for i in rest) else None,
+        padded=frozenset(padded),
     )
-    if made.text is not None and len(texts) > 1 and made.text not in _TEXT:
+    if made.text is not None and len(texts) > 1 and made.text.strip() not in _TEXT:
         others = ", ".join(f"'{name}'" for name in texts[1:4])
         warn(f"'{file}': '{made.text}' is taken for the texts, not {others}: call the column of the texts 'text'")
     if given or made.kinds or len(rest) != 1:
         return made.typed(schema)
-    if rows.is_list_of_numbers(types.get("features")):
-        return Columns(row=("features",)).typed(schema)
+    if (features := by_name.get("features")) is not None and rows.is_list_of_numbers(types.get(features)):
+        return Columns(row=(features,)).typed(schema)
     row = rows.row_of(types, strings, rest[0], file)
     if row and rows.are_no_names(row, file):
         warn(
@@ -105,6 +112,25 @@ def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:
             "line of names above it"
         )
     return Columns(row=row).typed(schema)
+
+
+def _by_name(columns: Sequence[str], inputs: Sequence[Input], file: Path) -> dict[str, str]:
+    """The columns of a table by what they are called.
+
+    Raises:
+        BadData: two are called the same, or a quote of a name is none.
+    """
+    wanted = {i.name for i in inputs}
+    names = [column if column in wanted else column.strip() for column in columns]
+    (most, times), *_ = Counter(names).most_common(1) or [("", 0)]
+    if times > 1:
+        where = rows.NO_NAMES if is_text(file) and number_in(most) is not None else ""
+        blanks = ", with or without blanks around them" if columns.count(most) < times else ""
+        raise BadData(f"'{file}' has {times} columns '{most}': names must not come twice{blanks}{where}")
+    for column, name in zip(columns, names, strict=True):
+        if is_text(file) and column != name and name.startswith('"'):
+            raise BadData(f"'{file}': a blank stands before the quote of {name}, which then is none: leave it out")
+    return dict(zip(names, columns, strict=True))
 
 
 def _features(schema: Any) -> dict[str, Any]:

@@ -13,5 +13,5 @@ _NAME = re.compile("(image|img|picture|photo|audio|sound|wav|file|path)([ _]?(fi
 
 def named_files(texts: Sequence[str], suffixes: Collection[str], file: Path) -> list[str]:
     """Those of `texts` that are called like what names files, and whose first cells end as files of this kind do."""
-    cells = words_of([name for name in texts if _NAME.fullmatch(name)], file)
+    cells = words_of([name for name in texts if _NAME.fullmatch(name.strip())], file)
     return [n for n, words in cells.items() if words and all(Path(word).suffix.lower() in suffixes for word in words)]

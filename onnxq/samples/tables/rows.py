@@ -51,8 +51,8 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     mixed = [name for name, found in words.items() if _are_mostly_numbers(found) or _are_mostly_numbers(set(found))]
     numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
     others = [name for name, type in types.items() if not (name in numbers or _is_nothing(type))]
-    answers = [name for name in numbers if _ANSWER.fullmatch(name)]
-    ids = [name for name in numbers if _ID.fullmatch(name)]
+    answers = [name for name in numbers if _ANSWER.fullmatch(name.strip())]
+    ids = [name for name in numbers if _ID.fullmatch(name.strip())]
     width = _width(i)
     if not numbers:
         return ()
@@ -64,7 +64,7 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
         )
     if width is None:
         return _of_any_width(numbers, others, answers, [name for name in ids if name in mixed], i, file)
-    answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name)]
+    answers = answers or [name for name in numbers if _LIKE_AN_ANSWER.fullmatch(name.strip())]
     row, axes = _without(numbers, answers, ids, len(numbers) - width), _in_words(_axes(i))
     if row is None:
         takes = f"{width} ({axes})" if axes else f"{width}"
@@ -94,8 +94,8 @@ def _of_any_width(
         raise BadData(
             f"'{file}': how many numbers '{i.name}' takes is open, and '{others[0]}' holds none: {_LEAVE_OUT}"
         )
-    places = "yY" if _is_of_places(numbers) else ""
-    left_out = {*(name for name in answers if name not in places), *ids}
+    are_places = _is_of_places(numbers)
+    left_out = {*(name for name in answers if not (are_places and _is_y(name))), *ids}
     return tuple(name for name in numbers if name not in left_out) or tuple(numbers)
 
 
@@ -145,19 +145,19 @@ def is_list_of_numbers(type: Any) -> bool:
     return "list" in str(type).partition("<")[0] and is_number(type.value_type)
 
 
-def is_one_of_several(i: Input, types: Mapping[str, Any], file: Path) -> bool:
+def is_one_of_several(i: Input, column: str, types: Mapping[str, Any], file: Path) -> bool:
     """Whether a column that is called like the only input is one of the numbers of its row: x of x, y, z.
 
     Raises:
         BadData: that is not to be told.
     """
-    if not is_number(types[i.name]):
+    if not is_number(types[column]):
         return False
     if _has_open_steps(i) or _width(i) is not None or len(i.shape or ()) < 2:
         return _has_open_steps(i) or _width(i) not in (None, 1)
     numbers = [name for name, type in types.items() if is_number(type)]
-    others = [name for name in numbers if name != i.name and not _is_answer(name) and not _ID.fullmatch(name)]
-    is_of_places = _is_of_places(numbers) and not {"z", "Z"}.isdisjoint(numbers)  # of x and y, y may be the answer
+    others = [name for name in numbers if name != column and not _is_answer(name) and not _ID.fullmatch(name.strip())]
+    is_of_places = _is_of_places(numbers) and "z" in _lowered(numbers)  # of x and y, y may be the answer
     if others and not is_of_places:
         raise BadData(
             f"'{file}': whether '{i.name}', which takes any number of columns, is the one of that name alone, or with "
@@ -191,15 +191,24 @@ def _in_words(axes: Sequence[int | None]) -> str:
 
 def _doubtful(row: Sequence[str], suspects: Sequence[str]) -> str | None:
     """One of `row` that its name says to be an id or the answer."""
-    return next((name for name in suspects if name in row and not (_is_of_places(row) and name in "yY")), None)
+    return next((name for name in suspects if name in row and not (_is_of_places(row) and _is_y(name))), None)
 
 
 def _is_of_places(row: Sequence[str]) -> bool:
     """Whether y is no answer."""
-    return {"x", "y"} <= {name.lower() for name in row}
+    return {"x", "y"} <= _lowered(row)
+
+
+def _lowered(names: Sequence[str]) -> set[str]:
+    return {name.strip().lower() for name in names}
+
+
+def _is_y(name: str) -> bool:
+    return name.strip() in ("y", "Y")
 
 
 def _is_answer(name: str) -> bool:
+    name = name.strip()
     return bool(_ANSWER.fullmatch(name) or _LIKE_AN_ANSWER.fullmatch(name))
 
 
