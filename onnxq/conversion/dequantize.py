@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq import own_ops, targets
 from onnxq.boundary import bounded
@@ -18,6 +21,7 @@ from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.model.load import load_model
+from onnxq.model.origin import ORIGIN
 from onnxq.model.weights import find_weights
 from onnxq.output import write
 from onnxq.passes import prepare
@@ -85,7 +89,8 @@ def dequantize(
         environment: its guard says whether `output` may be replaced.
 
     Raises:
-        BadModel: the model cannot be read, or all that is quantized in it has no form in floats.
+        BadModel: the model cannot be read, all that is quantized in it has no form in floats, or float16 does not hold
+            a weight.
         BadRecipe: another type.
         BadOutput: the output cannot be written.
         NothingToDo: the model is in floats.
@@ -153,5 +158,21 @@ def _shortened(model: ir.Model, dtype: str) -> ir.Model:
     choices = {}
     for weight in find_weights(model):
         name = weight.node.name or ""
+        if dtype == "float16":
+            called = weight.value.meta.get(ORIGIN, weight.value.name)
+            require = functools.partial(_in_range, what=f"weight '{called}' of '{name}'")
+            weight.value.const_value = graph.lazily(weight.tensor, require)
         choices[name] = Choice(name, weight.node.op_type, Method.STORED, dtype, None, weight.elements)
     return rewrite(model, Plan(dtype, target.name, choices), NO_RANGES, Recipe(dtype), target)
+
+
+def _in_range(w: NDArray, what: str) -> NDArray:
+    """`w`, which float16 holds.
+
+    Raises:
+        BadModel: it does not.
+    """
+    largest, most = float(np.max(np.abs(w), initial=0)), float(np.finfo(np.float16).max)
+    if most < largest < np.inf:
+        raise BadModel(f"{what} is up to {largest:g}, and float16 up to {most:g}: choose --dtype bfloat16 or float32")
+    return w

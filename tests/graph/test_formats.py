@@ -172,7 +172,7 @@ def test_a_cast_keeps_every_number_of_the_short_type(name: str, dtype: type) -> 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_a_cast_refuses_what_is_not_finite(name: str, bad: float) -> None:
-    with pytest.raises(BadModel, match=f"a weight of magnitude .* does not fit {name}; keep its node in float"):
+    with pytest.raises(BadModel, match=f"a weight of magnitude .* does not fit {name}; choose a wider type"):
         formats.get(name).encode(np.array([1, bad], np.float32), Granularity())
 
 

@@ -180,6 +180,17 @@ def test_short_floats(dtype: str, tmp_path: Path) -> None:
     assert tiny.sqnr(wanted, got) > (60 if dtype == "float16" else 40)
 
 
+def test_what_float16_does_not_hold_is_named_as_the_model_has_it(tmp_path: Path) -> None:
+    w = CONSTANTS["w"] * np.float32(1e7)
+    model = tiny.save(tiny.model(TEXT, CONSTANTS | {"w": w}), tmp_path)
+    quantize(model, tmp_path / "s.onnx", "w8a16", target="onnx", check=False)
+    assert "w_int8" in {constant.name for constant in onnx.load(tmp_path / "s.onnx").graph.initializer}
+    message = "^weight 'w_int8' of '.+' is up to .*, and float16 up to 65504: choose --dtype bfloat16 or float32$"
+    with pytest.raises(BadModel, match=message):
+        dequantize(tmp_path / "s.onnx", tmp_path / "b.onnx", dtype="float16")
+    dequantize(tmp_path / "s.onnx", tmp_path / "b.onnx", dtype="bfloat16")
+
+
 def test_the_floats_are_a_float_model_and_what_is_made_of_them_is_none(tmp_path: Path) -> None:
     model = tiny.save(tiny.model(TEXT, CONSTANTS), tmp_path)
     quantize(model, tmp_path / "s.onnx", "fp16", check=False)

@@ -21,7 +21,7 @@ def encode(format: Format, w: FloatArray, dtype: DTypeLike) -> QuantizedTensor:
         codes = w.astype(dtype)
     if not np.isfinite(codes.astype(np.float32)).all():
         largest = float(np.max(np.abs(w)))
-        raise BadModel(f"a weight of magnitude {largest:g} does not fit {format.name}; keep its node in float (--keep)")
+        raise BadModel(f"a weight of magnitude {largest:g} does not fit {format.name}; choose a wider type")
     return QuantizedTensor(format, Granularity(), codes)
 
 
