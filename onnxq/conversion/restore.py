@@ -163,6 +163,34 @@ class _InlineOwn(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=modified)
 
 
+class _FoldShared(ir.passes.InPlacePass):
+    """Codes that two operators read are stored as one of them reads them (`share_codes.py`): the others' are made.
+
+    1. In another shape.
+    2. Rows of bytes without the end of their last blocks.
+    3. Blocks, or their scales, of columns of a matrix.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        others = ("Slice", "Transpose", "Pad")
+        spared = [n.name or "" for n in graph.nodes(model) if graph.is_op(n, *others) and not _is_of_codes(n)]
+        return FoldConstants(only=frozenset({"Reshape", *others}), spared=spared)(model)
+
+
+def _is_of_codes(node: ir.Node) -> bool:
+    """Cases 2 and 3 of `_FoldShared`."""
+    if node.op_type == "Slice":
+        source = node.inputs[0]
+        shaped = None if source is None else source.producer()
+        codes = graph.constant(shaped.inputs[0] if shaped is not None and graph.is_op(shaped, "Reshape") else source)
+        return codes is not None and codes.dtype is ir.DataType.UINT8
+    reader: ir.Node | None = node
+    while reader is not None and graph.is_op(reader, "Transpose", "Pad"):
+        reader = graph.only_consumer(reader.outputs[0])
+    uses = () if reader is None or not graph.is_op(reader, "Reshape") else reader.outputs[0].uses()
+    return bool(uses) and all(graph.is_op(use.node, "Cast", "Mul") for use in uses)
+
+
 def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: bool = False) -> None:
     """Names stay; modules are told of what takes a node's place too."""
     lift = LiftConstantsToInitializersPass(True, size_limit=0)
@@ -171,11 +199,10 @@ def _run(model: ir.Model, readers: Sequence[ir.passes.PassBase], *, keeps_own: b
     own = [ReadOnnxqNodes(), RemoveUnused()]
     if not keeps_own:
         own += [_InlineOwn(), UniqueNames()]
-    # Codes that two operators read are stored in the shape of one of them.
     prepare.run(
         [
             *own,
-            FoldConstants(only=frozenset({"Reshape"})),
+            _FoldShared(),
             *readers,
             RemoveUnused(),
             RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import onnxq
 from onnxq import plan as plans
 from onnxq.cli import _tables
 from onnxq.conversion.convert import convert
+from onnxq.conversion.dequantize import dequantize
 from onnxq.conversion.export_weights import export_weights
 from onnxq.job import open_job
 from onnxq.model import graph
@@ -89,11 +91,41 @@ def test_half_precision_is_stored_once_for_both_branches(tmp_path: Path) -> None
     assert len(names) == 3  # the table, of which its transpose is made, up, down
 
 
-def tiled(rows: int, columns: int, folder: Path) -> tuple[Path, onnxq.Result]:
-    """A model with a table that is its head too, and that in bfloat16, where the table is made of tiles."""
+def headed(rows: int, columns: int, folder: Path) -> Path:
+    """A model with a table that is its head too."""
     text = f"""g (int64[N] ids) => (float[N, {rows}] y) {{
         x = Gather(table, ids)  t = Tanh(x)  h = Transpose<perm = [1, 0]>(table)  y = MatMul(t, h) }}"""
-    path = tiny.save(tiny.model(text, {"table": tiny.normal(rows, columns)}), folder)
+    return tiny.save(tiny.model(text, {"table": tiny.normal(rows, columns)}), folder)
+
+
+#: By target and scheme, bytes of a weight of a table that is the head too.
+BLOCKS = {("ort-cpu", "w8a16"): 1.16, ("ort-cpu", "w4a16"): 0.64, ("onnx", "w8a16"): 1.13}
+
+
+@pytest.mark.parametrize("columns", [WIDTH, 100])
+@pytest.mark.parametrize(("target", "scheme"), BLOCKS)
+def test_a_table_is_made_of_the_blocks_of_its_head(target: str, scheme: str, columns: int, tmp_path: Path) -> None:
+    """Of 32 columns: the last ones of a table are filled up for the head, or those of the head for the table."""
+    path = headed(500, columns, tmp_path)
+    result = onnxq.quantize(path, tmp_path / "q.onnx", Recipe(scheme, keep_slow=True, min_sqnr=0.0), target=target)
+    assert {choice.block for choice in result.plan} == {32}
+    assert result.bytes_after < BLOCKS[target, scheme] * 500 * 128 + 3000
+    again = convert(result.output, target, tmp_path / "c.onnx", accuracy_level=4)
+    assert again.bytes_after < result.bytes_after + 500
+    back = dequantize(result.output, tmp_path / "back.onnx")
+    assert back.bytes_after < 4 * 500 * columns + 1000
+    feed = {"ids": np.arange(0, 500, 7)}
+    wanted = onnxruntime.InferenceSession(path).run(None, feed)[0]
+    plainly = onnxruntime.SessionOptions()
+    plainly.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for file, options in itertools.product((result.output, again.output, back.output), (None, plainly)):
+        got = onnxruntime.InferenceSession(file, options).run(None, feed)[0]
+        assert tiny.sqnr(wanted, got) > (35 if scheme == "w8a16" else 12)
+
+
+def tiled(rows: int, columns: int, folder: Path) -> tuple[Path, onnxq.Result]:
+    """`headed`, and that in bfloat16, where the table is made of tiles."""
+    path = headed(rows, columns, folder)
     return path, onnxq.quantize(path, folder / "q.onnx", Recipe("bf16", keep_slow=True), target="onnxq")
 
 
