@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from onnxq import formats
 from onnxq.formats import E8M0, Format, Granularity, QuantizedTensor
 from onnxq.model import graph
+from onnxq.model.origin import HALVES
 from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, before_cast, read_instead
 
 _BYTE_TYPES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
 
 
 class ReadChains(RestorePass):
-    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], Reshape, Slice, Transpose.
+    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], Reshape, Slice, Transpose, Cast.
 
     Args:
         kernels: read kernels of convolutions too, whose blocks lie in flattened rows, by a Reshape at the end: as plain
@@ -54,8 +55,11 @@ class ReadChains(RestorePass):
             return False
         *rest, padded = (int(size) for size in shape)
         k, order = padded, tuple(range(len(shape)))
-        last = ends[0]
+        last, dtype = ends[0], ir.DataType.FLOAT
         for end in ends[1:]:
+            if graph.is_op(end, "Cast") and graph.attribute_int(end, "to", 0) in HALVES:
+                last, dtype = end, ir.DataType(graph.attribute_int(end, "to", 0))
+                break
             if graph.is_op(end, "Slice") and order == tuple(range(len(shape))):
                 bounds = [array_of(graph.constant(value)) for value in end.inputs[1:]]
                 if len(bounds) != 3 or any(bound is None for bound in bounds):
@@ -80,20 +84,22 @@ class ReadChains(RestorePass):
 
         stored = Stored(format, how, (*rest, k), weight).transposed(order)
         if kernel is not None and is_kernel:
-            return _read_kernel(node, kernel, source, stored, restored)
+            return _read_kernel(node, kernel, source, stored, dtype, restored)
         above = value.producer()
         zeros = before_cast(above.inputs[1]) if above is not None and graph.is_op(above, "Sub") else None
-        read_instead(last, restored.weight(node, source, stored, ir.DataType.FLOAT, zeros), restored)
+        read_instead(last, restored.weight(node, source, stored, dtype, zeros), restored)
         return True
 
 
-def _read_kernel(node: ir.Node, end: ir.Node, source: ir.Value, stored: Stored, restored: Restored) -> bool:
+def _read_kernel(
+    node: ir.Node, end: ir.Node, source: ir.Value, stored: Stored, dtype: ir.DataType, restored: Restored
+) -> bool:
     """Whether the weight in the shape that the Reshape `end` gives it could take that one's place, in floats."""
     sizes = array_of(graph.constant(end.inputs[1]))
     if sizes is None or sizes.ndim != 1 or (sizes < 1).any() or np.prod(sizes) != np.prod(stored.shape):
         return False
     shape = tuple(int(size) for size in sizes)
-    w = restored.floats(node, source, lambda: stored.read().dequantize().reshape(shape), shape, ir.DataType.FLOAT)
+    w = restored.floats(node, source, lambda: stored.read().dequantize().reshape(shape), shape, dtype)
     read_instead(end, w, restored)
     return True
 
