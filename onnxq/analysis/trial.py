@@ -6,6 +6,7 @@ serialized, loaded or optimized again, and formats that no operator can unpack y
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -100,12 +101,17 @@ class Trial:
 
     def _take_samples(self, model: ir.Model, data: Data) -> str:
         """What a user should know of which samples are run."""
-        for first in data:
-            seconds = work.seconds(work.trace(model, first))
-            most = max(plan_bench.LEAST_FEEDS, int(plan_bench.QUALITY_SECONDS / seconds))
+        samples = iter(data)
+        first = next(samples, None)
+        if first is None:
+            return data.note
+        most = max(plan_bench.LEAST_FEEDS, int(plan_bench.QUALITY_SECONDS / work.seconds(work.trace(model, first))))
+        if data.spread is not None:
             data = data.limited(most, why="more would take long")
-            break
-        for feed in data:
+            samples = iter(data)
+        else:  # a function's samples may not come twice
+            samples = itertools.islice(itertools.chain([first], samples), most)
+        for feed in samples:
             self._feeds.append(feed)
             self._wanted.append(self._run(feed, {}, self.outputs))
         return data.note

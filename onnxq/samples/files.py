@@ -234,7 +234,7 @@ def _object(file: Path, number: int, line: str) -> tuple[str, dict[str, Any]]:
     """
     where = f"'{file}', line {number}"
     try:
-        found = json.loads(line)
+        found = json.loads(line.strip())
     except (ValueError, RecursionError) as error:
         raise BadData(f"{where} is not JSON: {first_line(error)}") from None
     if not isinstance(found, dict):

@@ -82,6 +82,19 @@ class Cross(nn.Module):  # type: ignore[name-defined, misc]
         return self.m(x, y, y, need_weights=False)[0]
 
 
+class Again(nn.Module):  # type: ignore[name-defined, misc]
+    """Attention without biases, to others and to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.m = nn.MultiheadAttention(N, 2, batch_first=True, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.tanh(x)
+        z = self.m(x, y, y, need_weights=False)[0]
+        return self.m(z, z, z, need_weights=False)[0]
+
+
 def linear(layer: Any, x: Any, w: Any, b: Any = None) -> Any:
     return functional.linear(x, w, layer.bias if b is None else b)
 
@@ -124,6 +137,7 @@ class Tagger(nn.Module):  # type: ignore[name-defined, misc]
 NOTED = r"taken as they are, .* computed from them: .*inner\.weight"
 #: The network, and what each exporter's file is refused with, or is noted of it; "": it computes what torch does.
 CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "attention again": (Again, "", ""),
     "plain": (lambda: nn.Linear(N, N), "", ""),
     "tagger": (Tagger, "", ""),
     "masked": (lambda: Layer(lambda s, x: linear(s, x, s.weight * s.mask)), r"\(mul\)", r"times '.*mask'"),

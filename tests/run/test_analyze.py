@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import math
 from pathlib import Path
@@ -330,3 +331,17 @@ def test_odd_models(name: str, tmp_path: Path) -> None:
                 assert form.model_sqnr is None or form.model_sqnr >= 0
         return
     assert (model.refusal or "no floating-point weights") in reason
+
+
+def test_no_sample_of_a_function_is_lost_whose_samples_come_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second call goes on behind the first."""
+    path = tiny.save(tiny.model(TWO, {"v": V, "w": W}), tmp_path)
+    left = iter(samples(4, 64, count=5))
+    monkeypatch.setattr(plan_bench, "QUALITY_SECONDS", 1.0)
+    (tmp_path / "comes_once.py").write_text("def data():\n    return given\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("comes_once")
+    monkeypatch.setattr(module, "given", left, raising=False)
+    assert json.loads(run("analyze", path, "--data", "comes_once:data", "--json"))["samples"] == 5

@@ -129,6 +129,28 @@ def test_attention_without_names(case: str, has_bias: bool, tmp_path: Path) -> N
         np.testing.assert_allclose(found, y, atol=1e-4)
 
 
+def test_attention_whose_layer_keeps_its_name(tmp_path: Path) -> None:
+    """Where keys are values the model itself takes the layer apart; what runs again is numbered."""
+    text = """g (float[3,24] x, float[3,24] m) => (float[3,24] y, float[3,24] z) {
+        s = Constant <value = int64[2] {24, 48}> ()  q, kv = Split <axis = 0> ("at.in_proj_weight", s)
+        qt = Transpose (q)  kt = Transpose (kv)  t = Constant <value = int64[2] {24, 24}> ()
+        ["/at/MatMul"] a = MatMul (x, qt)  ["/at/MatMul_1"] b = MatMul (m, kt)  c, d = Split <axis = 1> (b, t)
+        e = Add (a, c)  f = Add (e, d)  ["/at/MatMul_4"] y = MatMul (f, "onnx::MatMul_9")
+        ["/at_1/MatMul"] g = MatMul (y, qt)  ["/at_1/MatMul_4"] z = MatMul (g, "onnx::MatMul_10")
+    }"""
+    shapes = {"at.in_proj_weight": (72, 24), "onnx::MatMul_9": (24, 24), "onnx::MatMul_10": (24, 24)}
+    own = {name: normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    layer, out = normal(72, 24, seed=5), normal(24, 24, seed=6)
+    model = tiny.save(tiny.model(text, own), tmp_path)
+    new = save(tmp_path / "w.safetensors", {"at.in_proj_weight": layer, "at.out_proj.weight": out})
+    done = import_weights(model, new, tmp_path / "q.onnx", check=False)
+    assert not done.match.unused and not done.match.bare
+    x, m = normal(3, 24, seed=7), normal(3, 24, seed=8)
+    y = (x @ layer[:24].T + m @ layer[24:48].T + m @ layer[48:].T) @ out.T
+    for wanted, found in zip((y, y @ layer[:24].T @ out.T), Session(done.output).run({"x": x, "m": m}), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_where_nothing_tells_which_it_is_said_what_helps(tmp_path: Path) -> None:
     """A module that multiplies by two parameters of one shape."""
     text = """g (float[3,24] x) => (float[3,24] y) {

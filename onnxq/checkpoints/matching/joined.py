@@ -7,6 +7,7 @@ Source: torch's `_in_projection_packed`: of queries that are not keys the rows f
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -29,6 +30,10 @@ from onnxq.model.weights import Weight, weights_of
 
 #: By the last word of a product's name, those of the layers in it, in order.
 _PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+#: Torch's layer of queries, keys and values, which keeps its name where a model takes it apart itself.
+_LAYER = "in_proj_weight"
+#: What torch's older exporter puts behind the name of a module that runs again.
+_AGAIN = re.compile(r"_\d+(?=\.|$)")
 
 
 def join(layers: Sequence[Layer], model: ir.Model) -> list[Layer]:
@@ -62,18 +67,26 @@ def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[s
     for node in graph.nodes(model):
         for weight in weights_of(node, least=1) if graph.is_op(node, "MatMul") else ():
             if weight.role.index == 1 and is_of_older_exporter(weight.value.name or ""):
-                found.setdefault(module_of_reader(node), []).append(weight)
+                module = _module_that_runs(module_of_reader(node), tensors, renamed)
+                found.setdefault(module, []).append(weight)
     names, placed = Names(model), dict[str, None]()
-    for module, weights in found.items():
+    for module, left in found.items():
         of = _Attention(module, tensors, renamed)
-        left = weights
-        while pieces := of.pieces(left):  # of a module that runs several times, too
+        is_named = any(renamed(name) == of.name(_LAYER) for owner in graph.graphs(model) for name in owner.initializers)
+        while left and ((pieces := of.pieces(left)) or (is_named and of.is_output(left[0]))):
             left = left[len(pieces) :]
-            placed |= dict.fromkeys(of.fill(pieces, names))
+            placed |= dict.fromkeys(of.fill(pieces, names) if pieces else ())
             if left and of.is_output(left[0]):
                 give(left[0].node, 1, of.read("out_proj.weight").T, names)
                 placed[of.name("out_proj.weight")], left = None, left[1:]
     return [*placed]
+
+
+def _module_that_runs(module: str, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> str:
+    """The module: torch's older exporter numbers those that run again."""
+    first = _AGAIN.sub("", module)
+    has_one, has_first = (renamed(key(each, "out_proj.weight")) in tensors for each in (module, first))
+    return first if has_first and not has_one else module
 
 
 class _Piece(NamedTuple):
@@ -103,7 +116,7 @@ class _Attention:
         """The first products, if their outputs together are those of the layers of queries, keys and values: one layer,
         or three of several sizes; and if these have a bias where the model has one."""
         parts = [f"{part}_proj_weight" for part in "qkv"]
-        parts = parts if self._shape(parts[0]) else ["in_proj_weight"]
+        parts = parts if self._shape(parts[0]) else [_LAYER]
         found, rest = list[_Piece](), list(weights)
         for part in parts:
             left, inputs = self._shape(part) or (0, 0)
