@@ -74,7 +74,7 @@ class Search:
     Seconds are counted and not timed (`runtime/work.py`): they are the same on every machine.
 
     Attributes:
-        calibrating: seconds that the float model may run to find ranges, on `LEAST_SAMPLES` at least.
+        calibrating: seconds that the float model may run to find ranges, on about `LEAST_SAMPLES` at least.
     """
 
     seconds: float
@@ -90,10 +90,10 @@ class Search:
     def stride(self, samples: int, cost: float) -> int:
         """Every how many-th of so many samples gives ranges, if a run of the float model takes `cost` seconds."""
         enough = max(LEAST_SAMPLES, self.calibrating / cost)
-        return max(1, min(math.ceil(samples / enough), samples // LEAST_SAMPLES))
+        return max(1, min(math.ceil(samples / enough), round(samples / LEAST_SAMPLES)))
 
 
-#: Samples that give ranges however long a run takes, if there are so many.
+#: About so many samples give ranges however long a run takes, if there are as many.
 LEAST_SAMPLES = 16
 #: A model under 100 MB takes seconds, less than a minute, or minutes, on two processors.
 SEARCHES: Mapping[str, Search] = {

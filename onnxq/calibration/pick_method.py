@@ -23,7 +23,7 @@ AUTO, DEFAULT = "auto", "percentile"
 CLEARLY = 0.8
 #: Samples that the methods are measured on: all that the float model runs in so many counted seconds (`work.py`).
 #: Fewer than so many decide nothing: the method that happens to suit them may clip what others need.
-SECONDS, LEAST_SAMPLES = 3.0, 4
+SECONDS, LEAST_SAMPLES = 2.0, 4
 #: Times the least noise, on half of the samples, from which on a method is not measured on the other half.
 HOPELESS = 2.0
 

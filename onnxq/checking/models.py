@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import own_ops
@@ -291,9 +293,14 @@ def _require_outputs(in_float: Session, quantized: Session) -> None:
 
 
 def _kernels_of(quantized: Path, feeds: Sequence[Feed], threads: int) -> list[Kernel]:
-    profiled = Session(quantized, threads=threads, profile=True)
+    """The kernels that ran on these, or, once they took long, on those of other shapes than any before."""
+    profiled, end = Session(quantized, threads=threads, profile=True), time.monotonic() + TIMING_SECONDS
+    seen = set[frozenset[tuple[str, tuple[int, ...]]]]()
     for feed in feeds:
-        profiled.run(feed)
+        shapes = frozenset((name, np.shape(x)) for name, x in feed.items())
+        if shapes not in seen or time.monotonic() < end:
+            profiled.run(feed)
+        seen.add(shapes)
     return profiled.kernels()
 
 

@@ -291,10 +291,8 @@ class PlanBench:
         session.run(feed)
         if not timed:
             return with_names(session.kernels(), model)
-        least = least_seconds(session, feed)
         fewest, most = PROFILE_RUNS
-        runs = max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds)))
-        least = min(least, least_seconds(session, feed, runs))
+        least = least_seconds(session, feed, max(fewest, min(most, int(PROFILE_SECONDS / self.run_seconds))))
         kernels = with_names(session.kernels(), model)
         total = sum(kernel.seconds for kernel in kernels)
         # Their time holds that of the kernels in their subgraphs, which are listed too.
