@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, amount
 from onnxq.quality import compare_outputs
 from onnxq.runtime.consumers import Consumer, in_order, open_in, version_of
 from onnxq.runtime.session import Session
@@ -54,8 +54,8 @@ class Elsewhere:
         found = []
         if self.types.get("bf16"):
             found.append(
-                f"{self.types['bf16']} operators compute in bf16 there, as the float model does; "
-                "INFERENCE_PRECISION_HINT=f32 makes them compute in float32"
+                f"{amount(self.types['bf16'], 'operator')} in bf16 there, as in the float model; "
+                "INFERENCE_PRECISION_HINT=f32 has all compute in float32"
             )
         return [*found, *filter(None, [self.unlike])]
 

@@ -25,6 +25,13 @@ FRACTIONS_BELOW = 16.0
 HIDING = -1000.0
 #: Numbers in a row of a table of embeddings, at least.
 LEAST_WIDTH = 32
+#: Operators that read codes and scales of these, with their domains.
+WITH_CODES = frozenset(
+    [
+        *((domain, op) for domain in ("", graph.MICROSOFT) for op in ("DequantizeLinear", "QuantizeLinear")),
+        *((graph.MICROSOFT, op) for op in ("GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE")),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,8 @@ def other_constants(model: ir.Model) -> Iterator[Weight]:
 
 def other_constants_of(node: ir.Node) -> Iterator[Weight]:
     """Those of one node. A row is what lies along the last axis, a channel what the longest of the others counts."""
+    if (node.domain, node.op_type) in WITH_CODES:  # what is left are their scales
+        return
     known = {weight.role.index for weight in weights_of(node)}
     for index, value in enumerate(node.inputs):
         tensor = graph.constant(value)

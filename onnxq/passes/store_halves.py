@@ -8,6 +8,7 @@ from onnxq import own_ops
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.origin import ORIGIN, SOURCE, STORED_TYPE
+from onnxq.model.weights import WITH_CODES
 from onnxq.passes.normalize.change_float_type import converted
 
 
@@ -16,7 +17,8 @@ class StoreHalves(ir.passes.InPlacePass):
 
     1. The Cast reads nothing else, so it is computed once, when the model is loaded.
     2. Only where the bytes that it saves are more than those it takes.
-    3. Not what a region reads: its kernel wants constants when a session is made, whether anything was folded or not.
+    3. Not what a region reads, or what is told of packed weights: their kernels want constants when a session is made,
+       whether anything was folded or not.
     """
 
     #: Numbers that take as many bytes less as the Cast and its names take more.
@@ -29,15 +31,19 @@ class StoreHalves(ir.passes.InPlacePass):
                 tensor, half = graph.constant(value), value.meta.get(STORED_TYPE)
                 if half is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size < self.LEAST:
                     continue
-                if value.uses() and not value.is_graph_output() and not _is_read_by_regions(value):
+                if value.uses() and not value.is_graph_output() and not _is_wanted_constant(value):
                     _store(owner, value, tensor, half, names)
                     stored += 1
         return ir.passes.PassResult(model, modified=stored > 0)
 
 
-def _is_read_by_regions(value: ir.Value) -> bool:
-    regions = (own_ops.REGION, own_ops.BF16_REGION)
-    return any(use.node.domain == own_ops.DOMAIN and use.node.op_type in regions for use in value.uses())
+def _is_wanted_constant(value: ir.Value) -> bool:
+    ours = (own_ops.REGION, own_ops.BF16_REGION)
+    return any(
+        (node.domain == own_ops.DOMAIN and node.op_type in ours)
+        or (node.domain == graph.MICROSOFT and (node.domain, node.op_type) in WITH_CODES and index > 0)
+        for node, index in value.uses()
+    )
 
 
 def _store(owner: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, half: ir.DataType, names: Names) -> None:

@@ -272,7 +272,7 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
     def reads(found: Iterable[spread.Row]) -> Iterator[Read]:
         for number, (file, batch, row, place) in enumerate(found):
             if sorted(batch.schema.names) != sorted(schema.names):
-                raise BadData(f"'{file}' has other columns than '{files[0]}'")
+                raise BadData(f"'{file}' has other columns than '{files[0]}', or other blanks around their names")
             yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 
     def some(limit: int) -> tuple[Reads, str]:

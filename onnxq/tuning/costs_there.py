@@ -1,7 +1,8 @@
 """What each node costs in the runtime that plans are for, by the kernels that ran there.
 
 Such a runtime does the work of many nodes in one kernel, and says of which. A kernel with weights among them is that
-node's; what only rounds, or only makes floats of codes, is a conversion of the value that it is called after.
+node's; what only rounds, or only makes floats of codes, is a conversion of the value that it is called after, with the
+change of layout before it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from onnxq.tuning.costs import UNSEEN_RATE, Costs, owners_of
 
 #: Seconds that a kernel takes there however small its tensor.
 LEAST = 1e-6
+#: Kernels that may do nothing but convert. Others, as of norms, that are called after a rounding round what they make.
+CONVERSIONS = frozenset({"Convert", "Eltwise", "FakeQuantize", "PowerStatic", "Reorder", "Subgraph"})
 
 
 def costs_there(
@@ -37,7 +40,7 @@ def costs_there(
             if owner is not None:
                 found[owner] = found.get(owner, 0.0) + kernel.seconds
     nodes = {node.name for node in graph.nodes(model)}
-    alone = [kernel for kernel in quantized if nodes.isdisjoint((kernel.name, *kernel.others))]
+    alone = [k for k in quantized if k.op in CONVERSIONS and nodes.isdisjoint((k.name, *k.others))]
     rounding = _by_value(alone, "_QuantizeLinear", elements)
     seen = sum(elements[name] for name in rounding)
     rate = max(0.0, sum(rounding.values()) - LEAST * len(rounding)) / seen if seen else UNSEEN_RATE
@@ -71,10 +74,18 @@ def _by_value(kernels: Iterable[Kernel], suffix: str, values: Mapping[str, int])
     found: dict[str, float] = {}
     for kernel in kernels:
         names = (name.removesuffix(suffix) for name in (kernel.name, *kernel.others) if name.endswith(suffix))
-        value = next((name for name in names if name in values), None)
+        value = next((each for name in names if (each := _called_after(name, values)) is not None), None)
         if value is not None:
             found[value] = found.get(value, 0.0) + kernel.seconds
     return found
+
+
+def _called_after(name: str, values: Mapping[str, int]) -> str | None:
+    """The value that a kernel's name ends with: before it may stand from where it is brought, and in which layouts."""
+    if name in values:
+        return name
+    words = name.split("_")
+    return next((end for i in range(1, len(words)) if (end := "_".join(words[i:])) in values), None)
 
 
 def _makers(model: ir.Model, plan: Plan) -> dict[str, str]:

@@ -65,6 +65,17 @@ def test_rounding_inside_of_a_kernel_takes_no_time_of_its_own(costs: Costs) -> N
     assert costs.conversion_rate == pytest.approx(rate)
 
 
+def test_what_is_brought_to_be_rounded_and_norms_that_round(made: tuple[ir.Model, Plan]) -> None:
+    """A norm is spelled otherwise there, and called after the rounding behind it alone."""
+    kernels = [
+        Kernel("FakeQuantize", "x_QuantizeLinear", 0.5, 1),
+        Kernel("Reorder", "padding_bf16_f32_x_QuantizeLinear", 0.25, 1),
+        Kernel("MVN", "MVN_64", 7.0, 1, others=("v_QuantizeLinear",)),
+    ]
+    found = costs_there(*made, IN_FLOAT, kernels, SIZES)
+    assert found.conversion["x"] == 0.75 and found.conversion["v"] == 0
+
+
 def test_convolutions_make_floats_as_well_as_codes_and_others_do_not(costs: Costs) -> None:
     assert costs.release == {"u": 0.0, "w": 0.0, "q": 0.125, "y": 0.0}  # u is read in floats alone
     assert costs.released("x") == costs.conversion["x"]

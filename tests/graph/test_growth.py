@@ -17,7 +17,7 @@ from onnxq.recipe import Recipe
 
 INPUTS = (
     "float[N, S, 8] x, bool[N, S] m, bool[N, 9] f, int64[N, S] i, bool[N, S, S] m3, float[N, S, S] g, float[S, 8] r2, "
-    "int64[3] t3"
+    "int64[3] t3, int64[S, 1] j"
 )
 CONSTANTS = {
     "nought": np.int64(0),
@@ -31,6 +31,9 @@ CONSTANTS = {
     "w": normal(8, 8),
     "most": np.float32(512),
     "some": normal(8, seed=1),
+    "tiny": np.float32(1e-9),
+    "graphs": np.array([6, 8]),
+    "wide": np.array([1, 8]),
 }
 #: [S] places, counted in floats.
 PLACES = (
@@ -126,6 +129,14 @@ CASES = {
         "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Sigmoid(q) y = MatMul(a, x)",
         True,
     ),
+    "sum-for-each-of-a-few-graphs": (
+        'z = Expand(zero, graphs) y = ScatterND<reduction = "add">(z, j, r2)',
+        True,
+    ),
+    "sum-of-elements-for-each-of-a-few": (
+        'z = Expand(zero, graphs) e = Expand(j, wide) y = ScatterElements<reduction = "add", axis = 0>(z, e, r2)',
+        True,
+    ),
     "sum-of-shares-of-a-fixed-size": ("a = Softmax<axis = 2>(x) y = ReduceSum<keepdims = 1>(a, first)", True),
     "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) y = Div(s, l)", False),
     "mean-at-places": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) a = Div(s, l) y = Mul(a, c)", True),
@@ -154,6 +165,17 @@ CASES = {
         "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = LogSoftmax(q) b = Exp(a) y = MatMul(b, x)",
         False,
     ),
+    "attention-of-differences": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) n = ReduceLogSumExp<keepdims = 1>(q, last) a = Sub(q, n) "
+        "b = Exp(a) y = MatMul(b, x)",
+        False,
+    ),
+    "attention-that-is-never-nought": (
+        "t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, t) a = Softmax(q) b = Add(a, tiny) y = MatMul(b, x)",
+        False,
+    ),
+    "put-in-places": ("z = Expand(zero, graphs) y = ScatterND(z, j, r2)", False),
+    "sum-for-each-of-an-open-number": ('y = ScatterND<reduction = "add">(r2, j, r2)', False),
     "linear-attention": (
         "t = Transpose<perm = [0, 2, 1]>(x) k = MatMul(t, x) v = MatMul(x, k) s = ReduceSum<keepdims = 1>(x, first) "
         "p = Mul(x, s) z = ReduceSum<keepdims = 1>(p, last) y = Div(v, z)",

@@ -167,6 +167,14 @@ def test_arrays_are_read_in_the_order_of_their_axes(tmp_path: Path, order: list[
     assert [s["a"][0].tolist() for s in open_data(file, inputs)] == wanted.tolist()
 
 
+def test_an_array_that_is_missing_is_told(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3])
+    cells = pa.array([[0.0] * 6, None], kind.storage_type)
+    file = write(pa.table({"a": pa.ExtensionArray.from_storage(kind, cells)}), tmp_path / "t.parquet")
+    with pytest.raises(BadData, match="row 1: 'a' is empty"):
+        list(open_data(file, (Input("a", F32, (None, 2, 3)),)))
+
+
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
 def test_texts_however_a_file_holds_them(tmp_path: Path, kind: str) -> None:
     made = pa.array(["lazy dog", "fox"] * 5, pa.string() if kind == "dictionary" else getattr(pa, kind)())

@@ -79,12 +79,16 @@ def test_where_the_whole_model_is_not_nearer_nothing_changes(tmp_path: Path, mon
     assert biases_corrected(job, job.plan, NO_RANGES).job is job
 
 
-@pytest.mark.parametrize(("size", "wanted", "judged_on"), [(96, 9 + 3, 3), (40, 15 + 6, 3), (8, 50, 6)])
+@pytest.mark.parametrize(
+    ("size", "seconds", "wanted", "judged_on"),
+    [(96, 0.0, 9 + 3, 3), (96, 4.0, 50, 3), (40, 0.0, 15 + 6, 3), (8, 0.0, 50, 6)],
+)
 def test_only_as_many_samples_run_as_tell_a_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wanted: int, judged_on: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, seconds: float, wanted: int, judged_on: int
 ) -> None:
-    """Of large images every so many-th one, of small ones all; and of the six that are held back every second one at
-    least."""
+    """Where a run takes long, of large images every so many-th one, of small ones all; and of the six that are held
+    back every second one at least."""
+    monkeypatch.setattr(correct_biases, "SECONDS", seconds)
     text = f"m (float[1, 8, {size}, {size}] x) => (float[1, 64, h, w] y) {{ y = Conv <group = 2> (x, K) }}"
     path = tiny.save(tiny.model(text, {"K": tiny.normal(64, 4, 3, 3)}), tmp_path)
     r = np.random.default_rng(0)
@@ -106,7 +110,7 @@ def test_only_as_many_samples_run_as_tell_a_mean(
     job = open_job(path, Recipe("int8", algorithm="mse"), "onnx", data)
     assert biases_corrected(job, job.plan, NO_RANGES).notes
     assert len(seen) - 1 == len({*seen}) == wanted  # the first one tells how many rows a sample has
-    assert min(seen) <= 1 and max(seen) >= (40 if size == 96 else 48)
+    assert min(seen) <= 1 and max(seen) >= (40 if wanted == 12 else 48)
     assert len(runs) == 3 * judged_on  # in float, without the biases, and with them
 
 

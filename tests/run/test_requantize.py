@@ -156,3 +156,21 @@ def test_products_on_weights_of_16_bits_are_quantized_further(scheme: str, targe
     made = onnxq.quantize(half, tmp_path / "again.onnx", recipe, target=target).output
     assert target == "onnxq" or not onnx.load(made).functions
     assert tiny.sqnr(*(Session(each).run({"x": normal(8, 64)})[0] for each in (half, made))) > 15
+
+
+@pytest.mark.parametrize("width", [64, 100])
+def test_scales_are_no_tables(tmp_path: Path, width: int) -> None:
+    """Kernels of packed weights compute something else with scales that are no constants, as a Cast makes them where
+    nothing is optimized."""
+    text = """g (int64[n] ids) => (float[n, m] y) {
+        x = Gather (tab, ids)  [kept] m = MatMul (x, v)  t = Tanh (m)  h = Transpose (tab)  y = MatMul (t, h) }"""
+    model = tiny.save(tiny.model(text, {"tab": normal(500, width), "v": normal(width, width, seed=1)}), tmp_path)
+    once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
+    rules = (onnxq.Rule("keep", "kept"),)
+    onnxq.quantize(model, once, onnxq.Recipe("w8a16", rules, keep_slow=True), target="ort-cpu")
+    result = onnxq.quantize(once, twice, onnxq.Recipe("w8a16", requantize=True, keep_slow=True), target="ort-cpu")
+    assert [choice.op for choice in result.plan] == ["MatMul"]
+    feed = {"ids": np.arange(0, 500, 7)}
+    (wanted,) = Session(model).run(feed)
+    for optimize in (False, True):
+        assert tiny.sqnr(wanted, Session(twice, optimize=optimize).run(feed)[0]) > 35

@@ -11,7 +11,6 @@ with means that samples tell in the place of those of a normalization.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from onnxq.model.layer_inputs import ROWS, LayerInput, Patches, layer_inputs
 from onnxq.model.weights import Weight, find_weights
 from onnxq.passes.encodings import encodings
 from onnxq.plan import Method, Plan
+from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import Data
 from onnxq.summaries.gram import finite_rows
@@ -40,9 +40,10 @@ from onnxq.summaries.ranges import NO_RANGES, Ranges
 
 #: Part of the noise at the outputs that has to remain at most, on samples held back, for biases to be corrected.
 GAIN = 0.95
-#: So many samples at least tell a mean, if they have `ROWS` rows for every layer, and so many of those held back
-#: whether it helps, if the outputs have so many numbers: large images are not all run.
-FEW, FEW_HELD, ENOUGH_NUMBERS = 8, 3, 1 << 18
+#: Counted seconds (`runtime/work.py`) that the float model may run to tell means. Where a run takes long, so many
+#: samples do at least, if they have `ROWS` rows for every layer, and so many of those held back tell whether it helps,
+#: if the outputs have so many numbers.
+SECONDS, FEW, FEW_HELD, ENOUGH_NUMBERS = 3.0, 8, 3, 1 << 18
 
 
 @dataclass
@@ -174,10 +175,12 @@ def _seen(job: Job, layers: Mapping[str, tuple[Weight, LayerInput, Encoding]]) -
                 if seen.value in values:
                     found[name].add(getattr(found[name], kind), seen.rows(values[seen.value], like))
 
-    first = next(run(itertools.islice(samples, 1)), {})
+    sample = next(iter(samples))
+    first = next(run([sample]), {})
+    affordable = int(SECONDS / work.seconds(job.trace(sample)))
     readers = [each for _, each, _ in layers.values()]
-    add(fewer := _fewer(samples, readers, first, FEW), "fitted", fewer.count)
-    add(fewer := _fewer(held_back, readers, first, FEW_HELD), "held_back", fewer.count)
+    add(fewer := _fewer(samples, readers, first, max(FEW, affordable)), "fitted", fewer.count)
+    add(fewer := _fewer(held_back, readers, first, max(FEW_HELD, affordable // 3)), "held_back", fewer.count)
     return found
 
 

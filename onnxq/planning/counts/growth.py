@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq.model import graph
@@ -51,6 +52,10 @@ WALKS = 3
 _FAR = 8
 #: Constants of more numbers are not looked into.
 _FEW = 1 << 10
+#: What is added only to keep from dividing by 0, or from taking its logarithm.
+_TINY = 1e-6
+#: What may add numbers to those at places.
+_SCATTERS = ("ScatterElements", "ScatterND")
 
 
 def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
@@ -141,9 +146,8 @@ class _Powers:
             is_kept = op not in _KEEPS_LARGE or (op == "Conv" and len(node.inputs) < 3)
             return read[0] if is_kept else max(read[0], 0.0)
         if op in _JOINS:
-            return max(
-                (power for value, power in zip(numbers, read, strict=True) if not _is_nought(value)), default=0.0
-            )
+            joined = (power for value, power in zip(numbers, read, strict=True) if not _is_nought(value))
+            return max(joined, default=0.0) + self._adds_in_place(node)
         if op in ADD_PRODUCTS:
             product = sum(read[:2] if op == "Gemm" else read) + self._adds_products(node, numbers)
             return max([product, *read[2:]]) if op == "Gemm" else product
@@ -160,7 +164,7 @@ class _Powers:
                 return a / 2
             case (("Exp" | "Pow"), _) if by > 0 and numbers[-1] in self.of_sizes:
                 return -1.0  # decays from place to place
-            case "Exp", _ if graph.is_op(shares := numbers[0].producer(), "LogSoftmax") and shares is not None:
+            case "Exp", _ if (shares := _log_of_shares(numbers[0])) is not None:
                 return -float(self._is_open(shares))
             case "Pow", [a, _]:
                 return a * _number(numbers[1])
@@ -199,7 +203,8 @@ class _Powers:
             return None
         if node.op_type == "Shape":
             return shape[graph.attribute_int(node, "start", 0) : graph.attribute_int(node, "end", len(shape))]
-        axes = graph.constant(node.inputs[1]) if node.op_type in _SUMS and len(node.inputs) > 1 else None
+        has_axes = node.op_type.startswith(("CumSum", "Reduce")) and len(node.inputs) > 1
+        axes = graph.constant(node.inputs[1]) if has_axes else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
         if node.op_type in _ALONG:
             chosen = [graph.attribute_int(node, "axis", _ALONG[node.op_type])]
@@ -211,6 +216,21 @@ class _Powers:
         dims = self._dims(node)
         may_be_open = bool(self.open) and dims is not None
         return self._is_open(node) and (may_be_open or self._is_counted(value))
+
+    def _adds_in_place(self, node: ir.Node) -> bool:
+        """Whether it adds an open number of rows to a fixed number of places: the graphs that nodes are of."""
+        if node.op_type not in _SCATTERS or graph.attribute_string(node, "reduction", "none") != "add":
+            return False
+        data, indices, updates = (None if value is None else self.types.of(value).shape for value in node.inputs[:3])
+        if data is None or indices is None or updates is None:
+            return False
+        if node.op_type == "ScatterND":
+            depth = indices[-1] if indices else None
+            places, rows = data[: depth if isinstance(depth, int) else 1], indices[:-1]
+        else:
+            axis = graph.attribute_int(node, "axis", 0)
+            places, rows = data[axis : axis + 1 or None], updates[axis : axis + 1 or None]
+        return all(isinstance(dim, int) for dim in places) and any(map(self._is_known_open, rows))
 
     def _adds_products(self, node: ir.Node, numbers: list[ir.Value]) -> bool:
         """The same of products, where none of what they are of just chooses."""
@@ -243,6 +263,16 @@ class _Powers:
         return shape[0] if shape and len(shape) == 1 and isinstance(shape[0], int) else 2
 
 
+def _log_of_shares(value: ir.Value) -> ir.Node | None:
+    """The node along whose axis the exponentials of `value` add up to 1: log p, or x - log Σ exp x."""
+    maker = value.producer()
+    if maker is not None and graph.is_op(maker, "Sub"):
+        last = maker.inputs[1]
+        maker = None if last is None else _moved_from(last).producer()
+        return maker if graph.is_op(maker, "ReduceLogSumExp") else None
+    return maker if graph.is_op(maker, "LogSoftmax") else None
+
+
 def _moved_from(value: ir.Value) -> ir.Value:
     """What was moved and cast on the way."""
     maker = value.producer()
@@ -253,13 +283,13 @@ def _moved_from(value: ir.Value) -> ir.Value:
 
 
 def _is_nought(value: ir.Value) -> bool:
-    """Whether all of it is 0, which makes nothing larger that it is put beside."""
+    """Whether all of it is 0, or what keeps from dividing by 0, which makes nothing larger that it is put beside."""
     value = _moved_from(value)
     maker, tensor = value.producer(), graph.constant(value)
     if maker is not None and maker.op_type == "ConstantOfShape":
         filled = maker.attributes.get("value")
         return filled is None or not filled.as_tensor().numpy().any()
-    return tensor is not None and 0 < tensor.size <= _FEW and not tensor.numpy().any()
+    return tensor is not None and 0 < tensor.size <= _FEW and bool((np.abs(tensor.numpy()) <= _TINY).all())
 
 
 def _number(value: ir.Value) -> float:

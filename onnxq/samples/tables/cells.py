@@ -113,11 +113,12 @@ def _require_missing(what: str, i: Input) -> None:
 def _array(value: Any, what: str, i: Input) -> NDArray:
     """Of a cell: a number, a text, an array, or lists in lists, which must all be as long as the first."""
     type = value.type
-    if value.is_valid and str(type).startswith("extension<arrow.fixed_shape_tensor"):
+    is_tensor = str(type).startswith("extension<arrow.fixed_shape_tensor")
+    if is_tensor and value.is_valid:
         shape = type.shape  # as the numbers lie, of which the axes may come in another order
         return _array(value.value, what, i).reshape(shape).transpose(type.permutation or range(len(shape)))
     shape = []
-    is_list = "list" in str(type).partition("<")[0]
+    is_list = is_tensor or "list" in str(type).partition("<")[0]
     if not value.is_valid and (is_list or (i.dtype.kind == "O" and not isinstance(i, Label))):
         raise BadData(f"{what} is empty")
     if not is_list:
