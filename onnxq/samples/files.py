@@ -261,10 +261,12 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
         with room.limited():
             arrays = cells.arrays_in(batch, row, used, by_name, file, where)
         picture, sound = (
-            None if name is None else cells.file_in(cells.value_in(batch, row, name, used), name, file.parent, where)
+            None
+            if name is None
+            else cells.file_in(cells.value_in(batch, row, name, used, where), name, file.parent, where)
             for name in (used.picture, used.sound)
         )
-        text = None if used.text is None else cells.value_in(batch, row, used.text, used)
+        text = None if used.text is None else cells.value_in(batch, row, used.text, used, where)
         if used.text is not None and text is None:
             raise BadData(f"{where}: column '{used.text}' is empty")
         return Record(where, text, picture, sound, arrays=arrays)

@@ -207,6 +207,16 @@ def test_blanks_around_texts_are_the_file_s_where_they_are_around_the_name_too(
     assert [(s["age"].item(), s[name].item()) for s in found] == [(3, wanted), (4, wanted)]
 
 
+def test_a_quote_behind_a_blank_is_told(tmp_path: Path) -> None:
+    """Arrow takes it for a letter of the text."""
+    inputs = (Input("age", I64, (None, 1)), Input("city", np.dtype(np.object_), (None, 1)))
+    (tmp_path / "t.csv").write_text('age, city\n3, The "Inn"\n4, "Rome"\n')
+    found = iter(open_data(tmp_path / "t.csv", inputs))
+    assert next(found)["city"].item() == 'The "Inn"'
+    with pytest.raises(BadData, match=r'row 1: . city.: a blank stands before the quote of "Rome", which then is none'):
+        next(found)
+
+
 def test_images_in_a_folder_of_datasets(tmp_path: Path) -> None:
     """`save_to_disk` leaves streams of Arrow with images in them, and JSON beside them."""
     files = sorted(corpora.images(tmp_path / "images", count=3, size=(4, 4)).iterdir())

@@ -22,10 +22,20 @@ from onnxq.samples.tables.table import is_empty, is_text, number_in
 _EXACT = 2.0**53
 
 
-def value_in(batch: Any, row: int, column: str, columns: Columns) -> Any:
-    """A cell, of which blanks around it are left out where the file has them around the column's name too."""
+def value_in(batch: Any, row: int, column: str, columns: Columns, where: str) -> Any:
+    """A cell, of which blanks around it are left out where the file has them around the column's name too.
+
+    Raises:
+        BadData: a blank stands before its quote, which then is a letter.
+    """
     value = batch.column(column)[row].as_py()
-    return value.strip() if column in columns.padded and isinstance(value, str) else value
+    if column not in columns.padded or not isinstance(value, str):
+        return value
+    word = value.strip()
+    if len(word) > 1 and word != value and word[0] == word[-1] == '"':
+        told = f"a blank stands before the quote of {word:.60}, which then is none: leave it out"
+        raise BadData(f"{where}: '{column}': {told}")
+    return word
 
 
 def file_in(value: Any, column: str, folder: Path, where: str) -> bytes | Path:
@@ -59,7 +69,7 @@ def arrays_in(batch: Any, row: int, columns: Columns, inputs: dict[str, Input], 
     def array(column: str, i: Input) -> NDArray:
         what = f"{where}: '{column}'"
         if is_text(file):
-            return _of_text(value_in(batch, row, column, columns), what, i)
+            return _of_text(value_in(batch, row, column, columns, where), what, i)
         return _array(batch.column(column)[row], what, i)
 
     found = {
