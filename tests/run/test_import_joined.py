@@ -12,6 +12,7 @@ from tiny import normal
 
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.import_weights import ImportOptions, import_weights
+from onnxq.checkpoints.matching.names import first_call
 from onnxq.errors import BadModel
 from onnxq.runtime.session import Session
 
@@ -168,3 +169,18 @@ def test_where_nothing_tells_which_it_is_said_what_helps(tmp_path: Path) -> None
         BadModel, match=r"a\.p, a\.q go nowhere, .* get nothing \(torch's older exporter .*dynamo=True\)"
     ):
         import_weights(model, path, tmp_path / "q.onnx")
+
+
+@pytest.mark.parametrize(
+    ("module", "there", "first"),
+    [
+        ("a.1_1", "a.1", "a.1"),
+        ("cells_0.r_1", "cells_0.r", "cells_0.r"),
+        ("a_1.r_1", "a.r", "a.r"),
+        ("r_1", "r_1", "r_1"),
+        ("r_1", "s", "r_1"),
+    ],
+)
+def test_the_module_of_what_is_called_again(module: str, there: str, first: str) -> None:
+    """Not every number at the end of a name says that."""
+    assert first_call(module, {there, "r"}.__contains__ if there == "r_1" else {there}.__contains__) == first

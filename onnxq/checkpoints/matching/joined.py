@@ -7,7 +7,6 @@ Source: torch's `_in_projection_packed`: of queries that are not keys the rows f
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from onnxq.checkpoints.matching import put
 from onnxq.checkpoints.matching.folded import biases
 from onnxq.checkpoints.matching.folded.batchnorms import give
-from onnxq.checkpoints.matching.names import module_of_reader
+from onnxq.checkpoints.matching.names import first_call, module_of_reader
 from onnxq.checkpoints.matching.parameters import is_of_older_exporter
 from onnxq.checkpoints.schemes import FLOATS
 from onnxq.checkpoints.stored import Layer, Stored, key, of_shape, real
@@ -32,8 +31,6 @@ from onnxq.model.weights import Weight, weights_of
 _PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 #: Torch's layer of queries, keys and values, which keeps its name where a model takes it apart itself.
 _LAYER = "in_proj_weight"
-#: What torch's older exporter puts behind the name of a module that runs again.
-_AGAIN = re.compile(r"_\d+(?=\.|$)")
 
 
 def join(layers: Sequence[Layer], model: ir.Model) -> list[Layer]:
@@ -64,11 +61,11 @@ def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[s
         BadModel: a number is not finite, or too large for the constant's type.
     """
     found: dict[str, list[Weight]] = {}
+    is_there = lambda module: renamed(key(module, "out_proj.weight")) in tensors  # noqa: E731
     for node in graph.nodes(model):
         for weight in weights_of(node, least=1) if graph.is_op(node, "MatMul") else ():
             if weight.role.index == 1 and is_of_older_exporter(weight.value.name or ""):
-                module = _module_that_runs(module_of_reader(node), tensors, renamed)
-                found.setdefault(module, []).append(weight)
+                found.setdefault(first_call(module_of_reader(node), is_there), []).append(weight)
     names, placed = Names(model), dict[str, None]()
     for module, left in found.items():
         of = _Attention(module, tensors, renamed)
@@ -80,13 +77,6 @@ def fill_parts(model: ir.Model, tensors: Mapping[str, Any], renamed: Callable[[s
                 give(left[0].node, 1, of.read("out_proj.weight").T, names)
                 placed[of.name("out_proj.weight")], left = None, left[1:]
     return [*placed]
-
-
-def _module_that_runs(module: str, tensors: Mapping[str, Any], renamed: Callable[[str], str]) -> str:
-    """The module: torch's older exporter numbers those that run again."""
-    first = _AGAIN.sub("", module)
-    has_one, has_first = (renamed(key(each, "out_proj.weight")) in tensors for each in (module, first))
-    return first if has_first and not has_one else module
 
 
 class _Piece(NamedTuple):

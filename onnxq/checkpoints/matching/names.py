@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -28,6 +28,8 @@ MOST_LAST = 24
 MOST_PAIRS, MOST_KNOWN = 1 << 12, 64
 #: What transformers calls the table of a part of a model.
 _TABLE = "embed_tokens"
+#: What torch's older exporter puts behind the name of a module that is called again.
+_AGAIN = re.compile(r"_\d+(?=\.|$)")
 
 
 def names_of(weight: Weight) -> list[str]:
@@ -225,6 +227,20 @@ def module_of_reader(node: ir.Node) -> str:
     """The module in which a node stands, by what torch's exporters tell: the newer by metadata, the older by names."""
     module = origin.module_of(node)
     return module if module or "/" not in (node.name or "") else module_by_name(node)
+
+
+def first_call(module: str, is_there: Callable[[str], bool]) -> str:
+    """The module that a checkpoint has: torch's older exporter numbers what is called again, `r_1` for `r`.
+
+    Args:
+        is_there: whether the checkpoint has it.
+    """
+    first = module
+    for number in reversed([] if is_there(module) else [*_AGAIN.finditer(module)]):  # a list may be called `cells_0`
+        first = first[: number.start()] + first[number.end() :]
+        if is_there(first):
+            return first
+    return module
 
 
 def module_by_name(node: ir.Node) -> str:

@@ -8,7 +8,6 @@ Source: ONNX's operators LSTM (gates i, o, f, c), GRU (z, r, h) and RNN; torch.n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.matching.folded.batchnorms import give
+from onnxq.checkpoints.matching.names import first_call
 from onnxq.checkpoints.stored import key, real
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -61,8 +61,8 @@ def _by_first_calls(
     """The nodes by module: torch's older exporter calls the second call of a module `r` that of a module `r_1`."""
     found = {module: list(nodes) for module, nodes in modules.items()}
     for module in modules:
-        first = re.sub(r"_\d+$", "", module)
-        if first != module and first in found and renamed(key(module, "weight_ih_l0")) not in tensors:
+        first = first_call(module, lambda name: renamed(key(name, "weight_ih_l0")) in tensors)
+        if first != module and first in found:
             found[first] += found.pop(module)
     return found
 
