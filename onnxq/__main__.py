@@ -50,7 +50,7 @@ def _told() -> None:
         print("onnxq: interrupted", file=sys.stderr)
         sys.exit(130)
     except (MemoryError, ImportError, RuntimeError, SystemError, OSError) as error:  # so is this
-        if not isinstance(error, MemoryError) and not is_of_memory(error):
+        if not is_of_memory(error):
             raise
         os.write(2, _NO_MEMORY)  # what else one does needs some
         os._exit(1)

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 #: Words of dynamic linkers and of threads for want of memory; and of Python, where it had none for a MemoryError.
+#: Where linkers have none left for the reason either, all they say is what they could not make.
 _OF_MEMORY = re.compile(
-    "failed to map segment|cannot allocate memory|can't start new thread|without exception set"
+    "failed to map segment|cannot map|cannot allocate|out of memory|cannot create (shared object|scope|search|cache"
+    "|TLS|RUNPATH|HWCAP|capability)|cannot extend global scope|can't start new thread|without exception set"
     "|without setting an exception",
     re.IGNORECASE,
 )
@@ -129,11 +131,14 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def is_of_memory(error: BaseException | None) -> bool:
-    """Whether something could not be done for want of memory."""
-    while error is not None:
-        if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
-            return True
-        error = error.__cause__ or error.__context__
+    """Whether something could not be done for want of memory, be it only that nothing is left to find out with."""
+    try:
+        while error is not None:
+            if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
+                return True
+            error = error.__cause__ or error.__context__
+    except MemoryError:
+        return True
     return False
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 
+from onnxq.errors import is_of_memory
 from onnxq.files import room
 
 WRITE = """
@@ -100,6 +101,32 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path: Path, monkeypatc
     free = whole()
     monkeypatch.setattr(room, "_CONTAINER", (str(tmp_path / "none"), str(tmp_path / "most")))
     assert whole() == 1234567 < free
+
+
+class Untold(ImportError):
+    """For whose text nothing is left."""
+
+    def __str__(self) -> str:
+        raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("error", "of_memory"),
+    [
+        (ImportError("array.so: cannot create shared object descriptor"), True),
+        (ImportError("libffi.so.8: failed to map segment from shared object"), True),
+        (OSError("/lib/libm.so.6: cannot create scope list"), True),
+        (SystemError("<built-in> returned NULL without setting an exception"), True),
+        (Untold(), True),
+        (ImportError("libgone.so: cannot open shared object file: No such file or directory"), False),
+    ],
+)
+def test_want_of_memory_is_told_by_its_words(error: Exception, of_memory: bool) -> None:
+    assert is_of_memory(error) == of_memory
+    try:
+        raise ValueError from error
+    except ValueError as behind:
+        assert is_of_memory(behind) == of_memory
 
 
 BEGIN = """
