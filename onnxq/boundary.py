@@ -7,6 +7,7 @@ import errno
 import functools
 import hashlib
 import inspect
+import mmap
 import numbers
 import os
 import sys
@@ -22,6 +23,8 @@ from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfM
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: Bytes of address space with which nothing works: the modules of one command take more.
+NEXT_TO_NONE = 32 << 20
 
 
 def bounded(function: Callable[P, T]) -> Callable[P, T]:
@@ -126,10 +129,21 @@ def as_sentence(error: BaseException) -> OnnxqError:
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return BadOutput(_of_the_system(error))
     kind = type(error).__name__
+    if _is_at_a_limit():
+        return OutOfMemory(f"there is not enough memory{where}: {kind} ({first_line(error)})")
     return Bug(
         f"this is a bug in onnxq: {kind} ({first_line(error)}){where} [{code_of(error)}]; "
         "'onnxq --debug …' shows more, please report it with that"
     )
+
+
+def _is_at_a_limit() -> bool:
+    """Whether the process may have next to no more memory, at which libraries, and Python itself, fail in odd ways."""
+    try:
+        mmap.mmap(-1, NEXT_TO_NONE).close()
+    except OSError:
+        return True
+    return False
 
 
 def _of_the_system(error: OSError) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +17,59 @@ from onnxq.files import limits, room
 
 #: Headers of numpy are short; its own limit is this.
 _HEADER = 10_000
+#: In front of a member of an archive: 26 bytes that its table of contents has too, lengths of its name and of the rest.
+_LOCAL = struct.Struct("<4s22xHH")
 _READ = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array in a file, whose bytes lie there as they are, row by row.
+
+    Attributes:
+        first: where its first byte is.
+    """
+
+    first: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def places(path: Path) -> dict[str, Place] | None:
+    """Where the arrays of an `.npy` (its name is empty) or `.npz` file lie, none of which is compressed; None: some
+    are, or column by column.
+
+    Raises:
+        ValueError, OSError, zipfile.BadZipFile: the file is damaged; by the sums of an archive's members too.
+    """
+    with open(path, "rb") as file:
+        if path.suffix.lower() == ".npy":
+            found = {"": _place(file, 0, path.stat().st_size)}
+        else:
+            with zipfile.ZipFile(file) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    return None
+                if damaged := archive.testzip():
+                    raise ValueError(f"its member '{damaged}' is damaged")
+                members = [(m.filename, m.header_offset, m.file_size) for m in archive.infolist()]
+            found = {name.removesuffix(".npy"): _place(file, _begin(file, at), size) for name, at, size in members}
+    whole = {name: place for name, place in found.items() if place is not None}
+    return whole if len(whole) == len(found) else None
+
+
+def _begin(file: IO[bytes], at: int) -> int:
+    """The first byte of a member of an archive."""
+    file.seek(at)
+    magic, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
+    if magic != b"PK\3\4":
+        raise ValueError("the archive is damaged")
+    return at + _LOCAL.size + sum(lengths)
+
+
+def _place(file: IO[bytes], first: int, size: int) -> Place | None:
+    file.seek(first)
+    shape, dtype, by_columns = _header(file, first + size)
+    return None if by_columns and len(shape) > 1 else Place(file.tell(), shape, dtype)
 
 
 def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
@@ -24,9 +78,14 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     Raises:
         ValueError: it is no array of plain numbers or text, or not as long as its header says.
     """
+    return _header(file, size)[:2]
+
+
+def _header(file: IO[bytes], end: int) -> tuple[tuple[int, ...], np.dtype, bool]:
+    """The same of the array that ends at `end`, and whether its columns lie one after another."""
     try:
         version = np.lib.format.read_magic(file)
-        shape, _, dtype = _READ[version](file, max_header_size=_HEADER)
+        shape, by_columns, dtype = _READ[version](file, max_header_size=_HEADER)
     except Exception as error:  # of the tokenizer, the parser, the making of a type …
         raise ValueError(f"its header is damaged ({type(error).__name__})") from None
     if dtype.hasobject:
@@ -36,11 +95,11 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
         raise ValueError(f"its shape is {shape}")
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes != size - file.tell():
-        raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {size - file.tell()}")
+    if nbytes != end - file.tell():
+        raise ValueError(f"its header declares {nbytes} bytes of numbers, the file holds {end - file.tell()}")
     if not is_possible(shape):
         raise ValueError(f"its shape is {shape}")
-    return shape, dtype
+    return shape, dtype, by_columns
 
 
 def is_possible(shape: Sequence[int]) -> bool:

@@ -9,5 +9,6 @@
     pictures/   images, as Hugging Face's preprocessor_config.json or the user says
     columns.py  CSV, Parquet, Arrow and `datasets` folders, in batches
     arrays.py   .npz and .npy                              fit.py        arrays against the model's inputs
+    rows_in_files.py  large ones, sample by sample
     reading.py  what the user said of all this             trials.py     what two models are compared on
 """

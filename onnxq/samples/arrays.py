@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,19 @@ from onnxq.errors import BadData, first_line
 from onnxq.files import array_limits, limits
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples.fit import Read, cut
+from onnxq.samples.rows_in_files import rows_of
 
 SUFFIXES = {".npz", ".npy"}
 
 
 def read_files(files: Sequence[Path], inputs: tuple[Input, ...]) -> Iterator[Read]:
-    """The samples of files of arrays. How many a file holds its headers say; it is read with its first sample."""
+    """The samples of files of arrays. How many a file holds its headers say; it is read with its first sample, a large
+    one sample by sample."""
     for file in files:
+        if (rows := _rows(file)) is not None:
+            for sample in cut(_named(rows, inputs, file), inputs, f"'{file}'"):
+                yield functools.partial(dict, sample)
+            continue
         count = sum(1 for _ in cut(_named(_shapes(file), inputs, file), inputs, f"'{file}'"))
         samples = functools.cache(functools.partial(_read_arrays, file, inputs))
         for i in range(count):
@@ -33,6 +40,17 @@ def _nth(samples: Callable[[], Sequence[Feed]], i: int) -> Feed:
 def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> list[Feed]:
     """The samples of one file of arrays."""
     return list(cut(_named(_load(path), inputs, path), inputs, f"'{path}'"))
+
+
+def _rows(path: Path) -> Any:
+    """What stands for the arrays of a large file, by name or as a single one; None: it is to be read whole."""
+    try:
+        found = rows_of(path)
+    except BadData:
+        raise
+    except Exception as error:  # zipfile has a dozen kinds
+        raise BadData(f"'{path}' cannot be read: {first_line(error)}") from None
+    return found if found is None or path.suffix.lower() == ".npz" else found[""]
 
 
 def _named(loaded: NDArray | dict[str, NDArray], inputs: tuple[Input, ...], path: Path) -> dict[str, NDArray]:

@@ -91,7 +91,7 @@ def _with_labels(
 
 def _piece(x: NDArray, i: int, step: int | None) -> NDArray:
     if step is None:
-        return np.asarray(x[i])
+        return x[i, ...]  # an array also of what has one axis
     return x[i * step : (i + 1) * step] if x.ndim else x
 
 

@@ -128,6 +128,24 @@ def test_a_code_is_of_the_place_and_the_kind() -> None:
     assert isinstance(as_sentence(KeyError("a")), Bug)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit that only Linux keeps to")
+def test_at_the_limit_of_memory_nothing_is_a_bug() -> None:
+    """Python's own parser says then that fields are missing, as whose values it had no memory."""
+    code = """
+import resource
+from onnxq.boundary import as_sentence
+error = ValueError("field 'target' is required for AnnAssign")
+print(as_sentence(error))
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 20),) * 2)
+print(as_sentence(error))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    before, after = done.stdout.splitlines()
+    assert before.startswith("this is a bug in onnxq: ValueError") and after.startswith("there is not enough memory")
+
+
 def test_usage_is_another_code() -> None:
     assert CliRunner().invoke(cli.main, ["inspect"]).exit_code == Exit.USAGE
     assert CliRunner().invoke(cli.main, ["inspect", "--nonsense"]).exit_code == Exit.USAGE
