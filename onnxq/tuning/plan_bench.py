@@ -123,7 +123,7 @@ class PlanBench:
         self._found: dict[Hashable, dict[int, Quality]] = {}
         self._nbytes: dict[Hashable, int] = {}
         self._sets: dict[tuple[int, ...], Watched] = {}
-        self._size_in_float = _bytes_of(self.model)
+        self.size_in_float = _bytes_of(self.model)
         self.is_recurrent = _is_recurrent(self.feeds[0], self._wanted[0])
         self.is_detector = _is_detector(self.feeds[0], self._wanted[0])
 
@@ -156,7 +156,7 @@ class PlanBench:
     def cost(self) -> float:
         """Counted seconds that measuring one plan takes: what may be measured is derived from it."""
         nodes = sum(1 for _ in graph.nodes(self.model))
-        load = SECONDS_A_PLAN + SECONDS_A_BYTE * self._size_in_float + SECONDS_A_NODE * nodes
+        load = SECONDS_A_PLAN + SECONDS_A_BYTE * self.size_in_float + SECONDS_A_NODE * nodes
         return load + self.run_seconds * len(self._watched)
 
     def quality(self, plan: Plan) -> Quality:
@@ -233,7 +233,7 @@ class PlanBench:
         """Bytes of the constants of `plan`'s model relative to those of the float model."""
         if plan_key(plan) not in self._nbytes:
             self._on(plan, self._watched)
-        return self._nbytes[plan_key(plan)] / max(1, self._size_in_float)
+        return self._nbytes[plan_key(plan)] / max(1, self.size_in_float)
 
     def _quality_everywhere(self, plan: Plan) -> Quality:
         return self._on(plan, range(len(self._samples)))

@@ -19,6 +19,10 @@ from onnxq.tuning.plan_bench import PlanBench
 
 #: Finer weights are looked for only where they might gain more than this share.
 LEAST_GAIN = 0.02
+#: Share of a file that nobody misses: it may grow by so much for what its smallest weights add to the noise,
+SPARE = 0.005
+#: if that is at least this share of all of it.
+LEAST_HEARD = 0.05
 #: dB of contrast below the bar of recurrent models down to which 8-bit weights may go.
 SLACK = 3.0
 #: dB that weights may add to the noise of the int8 kernels, where those are what keeps a plan from the bar.
@@ -28,6 +32,7 @@ HALF_BAR = 35.0
 REASON = "a shorter format costs too much accuracy here"
 #: As where a weight is read both as it is and transposed: codes of either are stored.
 NO_SMALLER = "a shorter format would be no smaller here"
+SPARED = "so few weights take next to no room"
 HALF_REASON = "computing in float16 costs too much accuracy here"
 
 
@@ -41,16 +46,34 @@ def refine(bench: PlanBench, plan: Plan, recipe: Recipe, measurements: int, prog
     for _ in range(3):  # four bits to eight, eight to sixteen, sixteen to float32
         better = _refined_once(bench, plan, recipe, four_bits, measurements, progress)
         if better == plan:
-            return plan
+            break
         plan = better
-    return plan
+    return plan if four_bits or recipe.prefer == "size" else _with_spare_bytes(bench, plan, recipe)
+
+
+def _with_spare_bytes(bench: PlanBench, plan: Plan, recipe: Recipe) -> Plan:
+    """`plan` with finer formats of its smallest weights, where these cost next to nothing and are heard: last layers
+    have few weights, and each of them much to say."""
+    coarse = {c.node: c for c in plan.those(Method.STORED) if _is_coarse(c) and not _is_named(c, recipe)}
+    fine = [found for choice in coarse.values() if (found := _finer(bench, choice, recipe)) is not None]
+    room = SPARE * bench.size(plan) * bench.size_in_float
+    chosen: list[Choice] = []
+    for unit in sorted(sharing(bench, fine).values(), key=_weights_of):
+        room -= _weights_of(unit) * (_bits(unit[0]) - _bits(coarse[unit[0].node])) / 8
+        if room < 0:
+            break
+        chosen += (dataclasses.replace(c, reason=SPARED) if c.reason == REASON else c for c in unit)
+    if not chosen:
+        return plan
+    spared = plan.replacing(chosen)
+    is_heard = bench.glance(spared).noise_ratio() < (1 - LEAST_HEARD) * bench.glance(plan).noise_ratio()
+    return spared if is_heard else plan
 
 
 def with_finest_weights(plan: Plan) -> Plan:
     """`plan` without the noise of weights that meet float activations: `refine` sees to it, at the price of bytes."""
     stored = plan.those(Method.STORED, Method.PACKED)
-    coarse = [c for c in stored if c.format is not None and formats.get(c.format).scale_type is not None]
-    in_float = (Choice(choice.node, choice.op, Method.KEEP) for choice in coarse)
+    in_float = (Choice(choice.node, choice.op, Method.KEEP) for choice in stored if _is_coarse(choice))
     return with_whole_bytes(plan).replacing(in_float)
 
 
@@ -160,8 +183,21 @@ def _has_finer(choice: Choice) -> bool:
     return choice.method in (Method.PACKED, Method.STORED, Method.HALF)
 
 
+def _is_coarse(choice: Choice) -> bool:
+    """Whether its weights are codes with scales."""
+    return choice.format is not None and formats.get(choice.format).scale_type is not None
+
+
 def _noise_per_weight(sharers: Sequence[Choice], noise: Mapping[str, float]) -> float:
-    return sum(noise[choice.node] for choice in sharers) / max(1, *(choice.elements for choice in sharers))
+    return sum(noise[choice.node] for choice in sharers) / max(1, _weights_of(sharers))
+
+
+def _weights_of(sharers: Sequence[Choice]) -> int:
+    return max(choice.elements for choice in sharers)
+
+
+def _bits(choice: Choice) -> int:
+    return 32 if choice.format is None else formats.get(choice.format).bits
 
 
 def _is_named(choice: Choice, recipe: Recipe) -> bool:

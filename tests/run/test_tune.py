@@ -184,3 +184,20 @@ def test_four_bits_that_became_eight_are_not_bargained_with(tmp_path: Path) -> N
     result = onnxq.quantize(encoder(tmp_path), tmp_path / "q.onnx", recipe)
     longest = max(onnxq.formats.get(choice.format).bits for choice in result.plan if choice.format is not None)
     assert result.check is not None and result.check.sqnr >= 30 and longest == 8
+
+
+@pytest.mark.parametrize(("word", "heard"), [("balanced", True), ("size", True), ("balanced", False)])
+def test_a_few_weights_that_are_heard_stay_long(tmp_path: Path, word: str, heard: bool) -> None:
+    """Half a percent of the file is nothing, where nobody wants it as small as can be; but not for nothing."""
+    head = tiny.normal(1, 128, 2, 2)
+    head[0, 0] = 4 * np.abs(head).max()  # which leaves fewer codes for the others
+    head = head if heard else np.rint(head * 127 / head.max())  # which 8 bits hold as they are
+    text = """g (float[1, 128, 8, 8] x) => (float[1, 1, 7, 7] y) {
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Tanh(a)  c = Mul(b, gain)
+        [head] y = Conv(c, v) }"""
+    gain = np.where(np.arange(128) == 0, 1e-3, 1).astype(np.float32).reshape(1, 128, 1, 1)
+    model = tiny.save(tiny.model(text, {"w": tiny.normal(128, 128, 3, 3), "gain": gain, "v": head}), tmp_path)
+    result = onnxq.quantize(model, tmp_path / "q.onnx", Recipe("w8a16", prefer=word))
+    found = {choice.node: choice.format for choice in result.plan if choice.op == "Conv"}
+    assert found.pop("head") == ("float16" if heard and word == "balanced" else "int8")
+    assert set(found.values()) == {"int8"}
