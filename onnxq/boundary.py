@@ -140,7 +140,7 @@ def as_sentence(error: BaseException) -> OnnxqError:
 def _is_at_a_limit() -> bool:
     """Whether the process may have next to no more memory, at which libraries, and Python itself, fail in odd ways."""
     try:
-        mmap.mmap(-1, NEXT_TO_NONE).close()
+        mmap.mmap(-1, NEXT_TO_NONE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:
         return True
     return False

@@ -129,15 +129,16 @@ def test_a_code_is_of_the_place_and_the_kind() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit that only Linux keeps to")
-def test_at_the_limit_of_memory_nothing_is_a_bug() -> None:
+@pytest.mark.parametrize("limit", ["AS", "DATA"])
+def test_at_the_limit_of_memory_nothing_is_a_bug(limit: str) -> None:
     """Python's own parser says then that fields are missing, as whose values it had no memory."""
-    code = """
+    code = f"""
 import resource
 from onnxq.boundary import as_sentence
 error = ValueError("field 'target' is required for AnnAssign")
 print(as_sentence(error))
-pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 20),) * 2)
+pages = int(open("/proc/self/statm").read().split()[{0 if limit == "AS" else 5}])
+resource.setrlimit(resource.RLIMIT_{limit}, (pages * resource.getpagesize() + (8 << 20),) * 2)
 print(as_sentence(error))
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
