@@ -100,8 +100,9 @@ HALF_CONVERSIONS = ("Bf16Region.read", "Bf16Region.write")
 #: or that runtimes do not have.
 IN_FLOAT = frozenset(
     [
-        *("CumSum", "Exp", "Log", "NonMaxSuppression", "Pow", "Range", "Reciprocal", "ReduceL2", "ReduceLogSumExp"),
-        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
+        *("CumSum", "Exp", "GlobalLpPool", "Log", "LpNormalization", "LpPool", "NonMaxSuppression", "Pow", "Range"),
+        *("Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
+        *("ReduceSum", "ReduceSumSquare", "Resize", "RoiAlign", "Sqrt", "TopK", "Upsample"),
         "MeanVarianceNormalization",  # without a kernel it is computed by ONNX's function, whose constants are float32
     ]
 )

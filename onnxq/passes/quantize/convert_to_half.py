@@ -15,7 +15,7 @@ from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
 from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.planning.counts.raw_inputs import REASON as RAW
-from onnxq.planning.rows.squares import squares_in
+from onnxq.planning.rows.squares import large_in
 from onnxq.runtime import known
 
 
@@ -24,7 +24,7 @@ class ConvertToHalf(PlanPass):
 
     1. Only nodes of the model itself whose operator takes float16, in the model's opset (`known.takes_half`).
     2. Not those that the plan keeps in float, and not those that read a constant float16 cannot hold. Nor, unless the
-       plan speaks of them, those between squares and their mean's root: a square of 256 is infinite.
+       plan speaks of them, those between large numbers and the usual ones made of them: a square of 256 is infinite.
     3. Nodes that the plan does not speak of follow its scheme: if float16 was asked for single nodes only, they stay.
        Behind a node that the plan keeps in float they stay too, up to the next that it speaks of: what float16 rounded
        away there, they would round away again. Not behind those that count or scale inputs: the plan keeps all that do.
@@ -60,7 +60,7 @@ class ConvertToHalf(PlanPass):
 
     def _in_half(self, model: ir.Model) -> Iterator[ir.Node]:
         """The nodes that the plan wants in float16, whatever they can take."""
-        kept, squares = set(), squares_in(model)
+        kept, large = set(), large_in(model)
         for node in graph.nodes(model):
             choice = self.plan.choices.get(node.name or "")
             if choice is not None:
@@ -70,7 +70,7 @@ class ConvertToHalf(PlanPass):
                 is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
             if not is_half and (choice is None or choice.reason not in (COUNTS, RAW)):
                 kept.add(node)
-            elif is_half and node.name in self.originals and (choice is not None or node not in squares):
+            elif is_half and node.name in self.originals and (choice is not None or node not in large):
                 yield node
 
 

@@ -36,7 +36,7 @@ _NORMS = frozenset(
     ]
 )
 #: Functions whose results are small, whatever they are of.
-_BOUNDED = frozenset(
+BOUNDED = frozenset(
     [
         *("Acos", "Asin", "Atan", "Cos", "Erf", "HardSigmoid", "Hardmax", "LogSoftmax", "Sigmoid", "Sin", "Softmax"),
         *("Softsign", "Tanh", *_NORMS),
@@ -161,7 +161,7 @@ class _Finder:
             numbers = [value for value in numbers if self._is_float(value)]
         read = self._read(numbers, node)
         makes_activations = self._is_layer(node, numbers, read) or node.op_type in _NORMS
-        is_bounded = makes_activations or node.op_type in _BOUNDED
+        is_bounded = makes_activations or node.op_type in BOUNDED
         made = None if is_bounded else self._made(node, numbers, read)
         if node.op_type in PLACES_BESIDE:
             self.spans.update(dict.fromkeys(node.outputs[1:], COUNT))

@@ -1,37 +1,87 @@
-"""Squares on the way to a mean, a root or a logarithm: float16 holds none of numbers from 256 on."""
+"""Numbers on the way to usual ones that float16 does not hold: squares from 256 on, sums of many, exponentials."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.planning.attention import number_of
-from onnxq.planning.counts.uses import MOVES, numbers_of
+from onnxq.planning.counts import bodies
+from onnxq.planning.counts.find_counts import BOUNDED
+from onnxq.planning.counts.uses import LOOKUPS, MOVES, numbers_of
 
-_SUMS = ("ReduceMean", "ReduceSum")
-#: What makes numbers as large as squares of squares and of constants or sizes.
+#: To which power sums take what they read, and to which the number of what they add up.
+_SUMS = {
+    "CumSum": (1.0, 1.0),
+    "ReduceL1": (1.0, 1.0),
+    "ReduceL2": (1.0, 0.5),
+    "ReduceSum": (1.0, 1.0),
+    "ReduceSumSquare": (2.0, 1.0),
+}
+_ADD_UP = frozenset({"ReduceMean", *_SUMS} - {"CumSum"})
+#: What makes numbers as large as those that it reads, of which constants and small ones are none.
 _CARRIES = frozenset(
     [
-        *("Abs", "Add", "AveragePool", "Clip", "GlobalAveragePool", "Max", "Min", "Mul", "Neg", "Relu", "Sub", "Sum"),
-        *("Where", *MOVES, *_SUMS),
+        *("Abs", "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "GlobalMaxPool", "Max", "MaxPool", "Min"),
+        *("Cast", "Ceil", "Floor", "Mod", "Neg", "Pad", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "Relu"),
+        *("Round", "Sub", "Sum", "Where", *MOVES),
     ]
 )
-#: What makes smaller numbers of them.
-_ENDS = ("Log", "Pow", "Reciprocal", "Sqrt")
+#: What adds up products of rows, in float32 at a price.
+_PRODUCTS = ("Einsum", "MatMul")
+#: What makes numbers beyond float16 of such as 12.
+_EXPONENTIALS = frozenset({"Cosh", "Exp", "Sinh"})
+#: What makes small numbers, whatever it reads.
+_SMALL = frozenset(
+    [
+        *("And", "ArgMax", "ArgMin", "ConstantOfShape", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+        *("Log", "NonZero", "Not", "OneHot", "Or", "Range", "Shape", "Sign", "Size", "Xor", *BOUNDED),
+    ]
+)
+#: What makes usual numbers of large ones, beside quotients.
+_ROOTS = ("Log", "Pow", "Reciprocal", "Sqrt")
 
 
-def squares_in(model: ir.Model) -> set[ir.Node]:
-    """Nodes that compute with squares before something makes them small again.
+@dataclass(frozen=True)
+class Size:
+    """How large numbers are: as this power of activations, times this power of the number of what was added up."""
 
-    1. Squares that are added up, or taken a root, a logarithm or a reciprocal of; the division by them.
-    2. What is made of them alone, constants and sizes on the way there: means, with an epsilon, over another count.
-    3. What takes a mean off only to square the rest: it reads the mean where that is.
+    power: float = 1.0
+    number: float = 0.0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they may be infinite, or 0, in float16 where activations are usual numbers."""
+        return abs(self.number) >= 1 or abs(self.power) + abs(self.number) > 1
+
+    def to(self, power: float) -> Size:
+        return Size(self.power * power, self.number * power)
+
+
+USUAL, SMALL = Size(), Size(0.0)
+
+
+def large_in(model: ir.Model) -> set[ir.Node]:
+    """Nodes that compute with large numbers before something makes usual ones of them.
+
+    1. Large are squares and products of activations, sums of many, exponentials, and the reciprocals of all these; what
+       is made of them alone, constants and small numbers; roots of sums of squares.
+    2. They matter where they are added up, divided by each other or by how many they are, or where a root, a logarithm
+       or a reciprocal is taken of them: there such nodes are found, and the quotients.
+    3. Small are sizes, what a function bounds (gates, shares, masks) and what is divided by its own norm.
+    4. Products of rows are found where nothing but a quotient or a root is made of them: scores of attention are not.
+    5. What takes a mean off only to square the rest is found: it reads the mean where that is.
     """
-    nodes = list(graph.nodes(model))
-    found = _ending(reversed(_squared(nodes)))
-    centred = (node for node in nodes if graph.is_op(node, "Sub") and _makes_for(node, found))
+    nodes = [node for node in graph.nodes(model) if node.domain == "" and node.outputs]
+    sizes = _Sizes()
+    for node in nodes:
+        sizes.visit(node)
+    found = _ending(sizes)
+    centred = (node for node in nodes if node.op_type == "Sub" and _makes_for(node, found))
     return found | {node for node in centred if graph.is_op(_producer(node, 1), "ReduceMean")}
 
 
@@ -44,41 +94,156 @@ def square_of(node: ir.Node | None) -> ir.Value | None:
     return node.inputs[0] if node.op_type == "Pow" and number_of(node.inputs[1]) == 2.0 else None
 
 
-def _squared(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Nodes that make squares, and numbers that are as large as they are of nothing else; in order."""
-    found: list[ir.Node] = []
-    squares, sizes = set[ir.Value](), set[ir.Value]()
-    for node in nodes:
-        numbers = [] if graph.has_body(node) else numbers_of(node)
-        others = [value for value in numbers if value not in squares and graph.constant(value) is None]
-        read = squares.intersection(numbers)
-        if graph.is_op(node, "Shape", "Size") or (numbers and not read and sizes.issuperset(others)):
-            sizes.update(node.outputs)
-            continue
-        is_carried = graph.is_op(node, *_CARRIES) and read and sizes.issuperset(others)
-        is_shared = graph.is_op(node, "Div") and node.inputs[0] in squares
-        if square_of(node) is not None or graph.is_op(node, "ReduceSumSquare") or is_carried or is_shared:
-            found.append(node)
-            squares.update(node.outputs)
+class _Sizes:
+    """One walk through a model.
+
+    Attributes:
+        known: of values; all others are usual.
+        makers: of large numbers, in order.
+        carried: those of them that make them of large ones and of small.
+        quotients: by large numbers, and of sums by how many were added up.
+        branched: what branches of If make, and what that is outside of them.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[ir.Value, Size] = {}
+        self.makers: list[ir.Node] = []
+        self.carried, self.quotients = set[ir.Node](), set[ir.Node]()
+        self.branched: dict[ir.Value, ir.Value] = {}
+
+    def of(self, value: ir.Value) -> Size:
+        if graph.constant(value) is not None or (value.dtype is not None and value.dtype not in graph.FLOATS):
+            return SMALL
+        maker = value.producer()
+        if value in self.known or maker is None or not graph.is_op(maker, "If"):
+            return self.known.get(value, USUAL)
+        made = [self.of(link.before) for link in bodies.out_of(maker) if link.after is value]
+        return max(made, key=_largest, default=USUAL)
+
+    def visit(self, node: ir.Node) -> None:
+        if graph.has_body(node):
+            self.branched.update((link.before, link.after) for link in bodies.out_of(node) if node.op_type == "If")
+            return
+        numbers = numbers_of(node)
+        size = self._made(node, [self.of(value) for value in numbers], numbers)
+        if math.isnan(size.power) or size.power == -math.inf:
+            size = SMALL  # by exponentials
+        self.known.update(dict.fromkeys(node.outputs, size))
+        if size.is_large:
+            self.makers.append(node)
+
+    def _made(self, node: ir.Node, read: list[Size], numbers: Sequence[ir.Value]) -> Size:
+        op = node.op_type
+        if op in _SMALL or _is_bounded(node):
+            return SMALL
+        if not read or (op in LOOKUPS and graph.constant(numbers[0]) is not None):
+            return USUAL
+        a = read[0]
+        if op in _SUMS:
+            to, number = _SUMS[op]
+            return Size(to * a.power, to * a.number + number)
+        if op in _EXPONENTIALS:
+            return Size(math.inf)
+        if op == "Mul" or (op in _PRODUCTS and all(graph.constant(value) is None for value in numbers)):
+            return self._product(node, read, numbers)
+        match op, read:
+            case "Div", [_, by]:
+                return self._quotient(node, a, by)
+            case "Pow", _ if (power := number_of(node.inputs[1])) is not None:
+                return a.to(power)
+            case "Sqrt", _:
+                return a.to(0.5)
+            case "Reciprocal", _:
+                return a.to(-1.0)
+        return self._joined(node, read) if op in _CARRIES else USUAL
+
+    def _product(self, node: ir.Node, read: list[Size], numbers: Sequence[ir.Value]) -> Size:
+        made = Size(sum(size.power for size in read), sum(size.number for size in read))
+        factors = [size for size in read if size != SMALL]
+        if len(factors) == 1:
+            self.carried.add(node)
+            if factors[0].is_large and factors[0].number > 0 and any(map(_makes_smaller, numbers)):
+                self.quotients.add(node)
+        elif node.op_type == "Mul" and any(size.is_large and min(size.power, size.number) < 0 for size in factors):
+            self.quotients.add(node)
+            return Size(made.power)
+        return made
+
+    def _quotient(self, node: ir.Node, a: Size, by: Size) -> Size:
+        if by.is_large:
+            self.quotients.add(node)
+            return by.to(-1.0) if a == SMALL else Size(a.power - by.power)
+        if by == SMALL and a.is_large:
+            self.carried.add(node)
+            if a.number > 0:
+                self.quotients.add(node)
+            return Size(a.power)
+        return Size(a.power - by.power, a.number)
+
+    def _joined(self, node: ir.Node, read: list[Size]) -> Size:
+        large = [size for size in read if size.is_large]
+        if large and all(size.is_large or size == SMALL for size in read):
+            self.carried.add(node)
+        elif large:
+            return USUAL  # activations
+        return max(large or read, key=_largest)
+
+    def uses(self, node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
+        """Of what it makes, behind the If that it is in a branch of too."""
+        values = list(node.outputs)
+        for value in values:
+            yield from value.uses()
+            if value in self.branched:
+                values.append(self.branched[value])
+
+
+def _ending(sizes: _Sizes) -> set[ir.Node]:
+    """Makers of large numbers, from the last to the first, of which usual ones are made; and what makes these."""
+    found, passing = set(sizes.quotients), sizes.quotients | sizes.carried
+    for node in reversed(sizes.makers):
+        power = max(sizes.of(value).power for value in node.outputs)
+        uses = list(sizes.uses(node))
+        ends = [_is_end(reader, index, power, found) for reader, index in uses]
+        if node.op_type in _PRODUCTS:
+            is_found = all(ends) and all(
+                reader in passing or graph.is_op(reader, *_PRODUCTS, *_ROOTS) for reader, _ in uses
+            )
+        else:
+            is_found = any(ends)
+        if is_found and ends:
+            found.add(node)
     return found
 
 
-def _ending(squared: Iterable[ir.Node]) -> set[ir.Node]:
-    """Those of them, from the last to the first, whose numbers come to an end, and what divides by them."""
-    found, divided = set[ir.Node](), set[ir.Node]()
-    for node in squared:
-        readers = [use for value in node.outputs for use in value.uses()]
-        is_square = square_of(node) is not None
-        by = {use.node for use in readers if graph.is_op(use.node, "Div") and use.idx == 1}
-        if by or any(
-            use.node in found
-            or (graph.is_op(use.node, *_ENDS) and use.idx == 0 and square_of(use.node) is None)
-            or (is_square and graph.is_op(use.node, *_SUMS))
-            for use in readers
-        ):
-            found.add(node)
-            divided |= by
-    return found | divided
+def _is_end(node: ir.Node, index: int, power: float, found: Container[ir.Node]) -> bool:
+    """Whether what reads large numbers of this power makes usual ones of them, or large ones of which these are."""
+    if node in found:
+        return node.op_type not in _EXPONENTIALS
+    adds_up = power > 1 and graph.is_op(node, *_ADD_UP)
+    return index == 0 and (adds_up or graph.is_op(node, *_ROOTS)) and not (node.op_type == "Pow" and _is_power(node))
+
+
+def _largest(size: Size) -> tuple[float, float]:
+    return abs(size.power), abs(size.number)
+
+
+def _is_bounded(node: ir.Node) -> bool:
+    """Whether this is a Clip between two constants."""
+    if node.op_type != "Clip":
+        return False
+    bounds = [graph.constant(value) is not None for value in node.inputs[1:3]]
+    return bounds == [True, True] or {"min", "max"} <= node.attributes.keys()
+
+
+def _makes_smaller(value: ir.Value) -> bool:
+    """Whether as a factor it makes means of sums: a constant below 1."""
+    number = number_of(value)
+    return number is not None and abs(number) < 1
+
+
+def _is_power(node: ir.Node) -> bool:
+    number = number_of(node.inputs[1])
+    return number is not None and number > 1
 
 
 def _makes_for(node: ir.Node, readers: set[ir.Node]) -> bool:
