@@ -34,12 +34,62 @@ CONSTANTS = {
     "tiny": np.float32(1e-9),
     "graphs": np.array([6, 8]),
     "wide": np.array([1, 8]),
+    "nine": np.int64(9),
+    "endless": np.int64(2**63 - 1),
 }
 #: [S] places, counted in floats.
 PLACES = (
     "n = Shape<start = 1, end = 2>(x) k = Squeeze(n) r = Range(nought, k, one) p = Cast<to = 1>(r) "
     "l = Cast<to = 1>(k) c = Unsqueeze(p, last) "
 )
+
+
+def turns(body: str, behind: str = "y = Identity(t)", number: str = "k", begin: str = "zero") -> str:
+    """A loop of as many turns as there are rows, with what a turn makes of what it gets and of the row, and what
+    becomes of the last."""
+    return (
+        f"{PLACES} t, v = Loop({number}, , {begin}, zero) <body = turn (int64 i, bool c, float s, float o) => "
+        f"(bool c1, float s1, float o1) {{ c1 = Identity(c) r = Gather<axis = 1>(x, i) {body} }}> {behind}"
+    )
+
+
+def scan(body: str, rows: str = "r2") -> str:
+    made = f"float s, float r) => (float s1, float o) {{ {body} o = Identity(s1) }}"
+    return f"y, z = Scan<num_scan_inputs = 1, body = turn ({made}>(zero, {rows})"
+
+
+COUNTED = "o1 = Add(o, half)"
+KEPT = "o1 = Identity(o)"
+#: What a turn makes, what becomes of the last, and whether that grows.
+TURNS = {
+    "sum": ("s1 = Add(s, r) " + KEPT, True),
+    "layer-of-a-sum": ("s1 = Add(s, r) " + KEPT, "a = Relu(t) y = MatMul(a, w)", True),
+    "sum-of-layers": ("a = MatMul(r, w) b = Relu(a) s1 = Add(b, s) " + KEPT, True),
+    "difference": ("s1 = Sub(s, r) " + KEPT, True),
+    "sum-of-several": ("a = Add(r, half) b = Add(a, s) s1 = Sum(b, r) " + KEPT, True),
+    "sum-of-states": ("a = Add(o, r) o1 = Tanh(a) s1 = Add(s, o1)", True),
+    "sum-of-some": ("a = Add(s, r) b = Greater(r, half) s1 = Where(b, a, s) " + KEPT, True),
+    "sum-in-branches": (
+        "b = Greater(i, nought) s1 = If(b) <then_branch = f () => (float fy) { fy = Add(s, r) }, "
+        "else_branch = e () => (float ey) { ey = Identity(s) }> " + KEPT,
+        True,
+    ),
+    "sum-until": ("s1 = Add(s, r) " + KEPT, "y = Identity(t)", "endless", True),
+    "sum-of-no-number": ("s1 = Add(s, r) " + KEPT, "y = Identity(t)", "", True),
+    "counter": ("s1 = Identity(s) " + COUNTED, "y = Identity(v)", True),
+    "mean": ("s1 = Add(s, r) " + COUNTED, "y = Div(t, v)", False),
+    "mean-of-shares": (
+        "a = Softmax<axis = 1>(x) b = Gather<axis = 1>(a, i) s1 = Add(s, b) " + KEPT,
+        False,
+    ),
+    "few": ("s1 = Add(s, r) " + KEPT, "y = Identity(t)", "nine", False),
+    "largest": ("s1 = Max(s, r) " + KEPT, False),
+    "recurrent": ("a = Add(s, r) s1 = Tanh(a) " + KEPT, False),
+    "decaying": ("a = Mul(s, half) s1 = Add(a, r) " + KEPT, False),
+    "running-mean": ("a = Sub(r, s) b = Mul(a, half) s1 = Add(s, b) " + KEPT, False),
+    "handed-on": ("s1 = Identity(s) " + KEPT, False),
+}
+
 CASES = {
     "places": (PLACES + "y = Mul(p, half)", True),
     "area": (PLACES + "a = Mul(l, l) y = Sqrt(a)", True),
@@ -138,6 +188,14 @@ CASES = {
         True,
     ),
     "sum-of-shares-of-a-fixed-size": ("a = Softmax<axis = 2>(x) y = ReduceSum<keepdims = 1>(a, first)", True),
+    "sum-of-magnitudes": ("t = Transpose<perm = [0, 2, 1]>(x) y = GlobalLpPool<p = 1>(t)", True),
+    "distance-of-a-picture": ("t = Transpose<perm = [0, 2, 1]>(x) y = GlobalLpPool(t)", True),
+    "sum-of-magnitudes-of-a-fixed-size": ("y = GlobalLpPool<p = 1>(x)", False),
+    **{f"{name}-in-turns": (turns(*case[:-1]), case[-1]) for name, case in TURNS.items()},
+    "sum-of-rows-in-a-scan": (scan("s1 = Add(s, r)"), True),
+    "sums-up-to-here-in-a-scan": (scan("s1 = Add(s, r)").replace("y, z", "z, y"), True),
+    "sum-of-a-fixed-number-of-rows": (scan("s1 = Add(s, r)", "square"), False),
+    "recurrent-in-a-scan": (scan("a = Add(s, r) s1 = Tanh(a)"), False),
     "mean": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) y = Div(s, l)", False),
     "mean-at-places": (PLACES + "s = ReduceSum<keepdims = 1>(x, first) a = Div(s, l) y = Mul(a, c)", True),
     "mean-of-shares": (PLACES + "a = Div(x, l) y = ReduceSum<keepdims = 1>(a, first)", False),

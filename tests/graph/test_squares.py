@@ -21,6 +21,7 @@ CONSTANTS = {
     "one": np.float32(1),
     "some": np.float32(1e-5),
     "last": np.array([-1]),
+    "most": np.int64(9),
     "w": normal(8, 8),
 }
 #: What is computed, and which nodes compute with squares on the way.
@@ -91,6 +92,11 @@ CASES = {
         "[r] y = Sqrt(a)",
         "s m k o a",
     ),
+    "in-turns": (
+        "[z] o = Sub(x, x) t = Loop(most, u, o) <body = turn (int64 k, bool c, float s) => (bool c1, float s1) "
+        "{ [i] c1 = Identity(c) [p] p = Mul(x, z) [a] s1 = Add(s, p) }> [d] y = Div(t, three)",
+        "p a d",
+    ),
     # usual numbers, and large ones of which nothing makes usual ones
     "square": ("[s] s = Mul(x, x) [p] y = MatMul(s, w)", ""),
     "cube": ("[s] s = Mul(x, x) [t] t = Mul(s, x) [a] y = Add(t, x)", ""),
@@ -144,6 +150,10 @@ COMPUTED = {
     "generalized-mean": (
         "p = Abs(a) u = Unsqueeze(p, first) q = Pow(u, three) m = GlobalAveragePool(q) y = Pow(m, third)"
     ),
+    "mean-of-turns": (
+        "p = Abs(a) o = ReduceMin<axes = [0], keepdims = 0>(p) t = Loop(turns, true, o) <body = u (int64 i, bool c, "
+        "float[64] s) => (bool c1, float[64] s1) { c1 = Identity(c) r = Gather(p, i) s1 = Add(s, r) }> y = Div(t, count)"
+    ),
     "response": "q = Mul(a, a) m = ReduceMean<axes = [-1]>(q) s = Add(m, two) p = Pow(s, most) y = Div(a, p)",
     "sum-of-products": "b = Mul(a, turned) p = Mul(a, b) y = ReduceSum(p, last)",
     "linear-attention": (
@@ -160,6 +170,8 @@ def test_usual_numbers_come_of_large_ones(nodes: str, size: int) -> None:
     """By kernels that compute in float16 throughout, and as onnxruntime has them on processors."""
     numbers = {"two": 2, "three": 3, "third": 1 / 3, "least": 1e-8, "most": 0.75, "count": 64, "nought": 0, "sixty": 60}
     constants = {name: np.float32(number) for name, number in numbers.items()} | {
+        "turns": np.int64(8),
+        "true": np.array(True),
         "last": np.array([-1]),
         "first": np.array([1]),
         "rows": np.array([0]),

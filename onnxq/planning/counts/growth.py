@@ -11,6 +11,7 @@ from onnxq.model import graph
 from onnxq.model.types import Dim, Types, is_named
 from onnxq.planning.counts import bodies
 from onnxq.planning.counts.products import ADD_PRODUCTS, sum_of_products
+from onnxq.planning.counts.turns import adds_in_place, totals_of
 from onnxq.planning.counts.uses import CHOOSES, MOVES, PLACES_BESIDE, numbers_of
 
 #: Why what computes with them stays in float.
@@ -54,8 +55,8 @@ _FAR = 8
 _FEW = 1 << 10
 #: What is added only to keep from dividing by 0, or from taking its logarithm.
 _TINY = 1e-6
-#: What may add numbers to those at places.
-_SCATTERS = ("ScatterElements", "ScatterND")
+#: Loops of more turns end when a condition says so.
+_MOST_TURNS = 1 << 20
 
 
 def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
@@ -73,14 +74,18 @@ def growing_in(model: ir.Model, types: Types) -> set[ir.Value]:
        graph).
     5. Nor do products of activations that are added up over an axis of which it is not known that it is open: most are
        scores of queries and keys.
+    6. What each turn of a Loop or Scan adds to what it carries on (`turns.py`) grows with the number of turns, if that
+       is open.
 
     Args:
         types: of the model's values.
     """
     powers, nodes = _Powers(types, model.graph.inputs), list(graph.nodes(model))
-    for _ in range(WALKS if any(map(graph.has_body, nodes)) else 1):
+    for walk in range(WALKS if any(map(graph.has_body, nodes)) else 1):
         for node in nodes:
             if graph.has_body(node):
+                if walk:
+                    powers.add_turns(node)
                 powers.enter(node)
             elif node.domain == "" and node.outputs:
                 powers.visit(node)
@@ -116,16 +121,39 @@ class _Powers:
             self.of_sizes.update(node.outputs[1:])
 
     def enter(self, node: ir.Node) -> None:
-        """What goes into subgraphs, and what is known by now of what comes out; turns are counted."""
+        """What goes into subgraphs, and what is known by now of what comes out; the turns of a Loop are
+        counted."""
         for link in bodies.all_links(node):
             if link.before in self.found:
                 self.found[link.after] = max(self.found.get(link.after, 0.0), self.found[link.before])
             if link.before in self.of_sizes:
                 self.of_sizes.add(link.after)
-        if graph.is_op(node, "Loop") and graph.constant(node.inputs[0]) is None:
-            for body in graph.bodies(node):
+        if self._has_open_turns(node):
+            for body in graph.bodies(node) if graph.is_op(node, "Loop") else ():
                 self.found[body.inputs[0]] = 1.0
                 self.of_sizes.add(body.inputs[0])
+
+    def add_turns(self, node: ir.Node) -> None:
+        """What open numbers of turns add up, of which the powers are known by now."""
+        for total in totals_of(node) if self._has_open_turns(node) else ():
+            powers = [self.found.get(value, 0.0) for value in total.added if not _is_nought(value)]
+            power = 1.0 + max(powers, default=-1.0)
+            values = [total.links[0].before, *(link.after for link in total.links)]
+            for value in values if power > 0 else ():
+                self.found[value] = max(self.found.get(value, 0.0), power)
+
+    def _has_open_turns(self, node: ir.Node) -> bool:
+        """Whether how often a Loop or Scan takes its turn is not fixed."""
+        if graph.is_op(node, "Loop"):
+            turns = graph.constant(node.inputs[0])
+            return turns is None or int(turns.numpy().max()) > _MOST_TURNS
+        if not graph.is_op(node, "Scan"):
+            return False
+        along = node.inputs[-graph.attribute_int(node, "num_scan_inputs", 1) :]
+        axes = node.attributes.get_ints("scan_input_axes", [0] * len(along))
+        shapes = [(self.types.of(value).shape, axis) for value, axis in zip(along, axes, strict=False) if value]
+        dims = [shape[axis] if shape and -len(shape) <= axis < len(shape) else None for shape, axis in shapes]
+        return bool(self.open) and not any(isinstance(dim, int) for dim in dims)
 
     def _power(self, node: ir.Node, numbers: list[ir.Value]) -> float:
         op, read = node.op_type, [self.found.get(value, 0.0) for value in numbers]
@@ -135,6 +163,8 @@ class _Powers:
             most = node.inputs[2] if len(node.inputs) > 2 else None
             is_bounded = most is not None or "max" in node.attributes
             read = [min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]]
+        if op == "GlobalLpPool":
+            return read[0] + self._adds_up(numbers[0], node) / graph.attribute_int(node, "p", 2)
         if op in _SUMS:
             power, of_number = _SUMS[op]
             return power * read[0] + of_number * self._adds_up(numbers[0], node)
@@ -203,6 +233,8 @@ class _Powers:
             return None
         if node.op_type == "Shape":
             return shape[graph.attribute_int(node, "start", 0) : graph.attribute_int(node, "end", len(shape))]
+        if node.op_type == "GlobalLpPool":
+            return shape[2:]
         has_axes = node.op_type.startswith(("CumSum", "Reduce")) and len(node.inputs) > 1
         axes = graph.constant(node.inputs[1]) if has_axes else None
         chosen = node.attributes.get_ints("axes", None) if axes is None else axes.numpy().reshape(-1).tolist()
@@ -219,7 +251,7 @@ class _Powers:
 
     def _adds_in_place(self, node: ir.Node) -> bool:
         """Whether it adds an open number of rows to a fixed number of places: the graphs that nodes are of."""
-        if node.op_type not in _SCATTERS or graph.attribute_string(node, "reduction", "none") != "add":
+        if not adds_in_place(node):
             return False
         data, indices, updates = (None if value is None else self.types.of(value).shape for value in node.inputs[:3])
         if data is None or indices is None or updates is None:

@@ -12,6 +12,7 @@ from onnxq.model import graph
 from onnxq.planning.attention import number_of
 from onnxq.planning.counts import bodies
 from onnxq.planning.counts.find_counts import BOUNDED
+from onnxq.planning.counts.turns import totals_of
 from onnxq.planning.counts.uses import LOOKUPS, MOVES, numbers_of
 
 #: To which power sums take what they read, and to which the number of what they add up.
@@ -74,7 +75,8 @@ def large_in(model: ir.Model) -> set[ir.Node]:
        or a reciprocal is taken of them: there such nodes are found, and the quotients.
     3. Small are sizes, what a function bounds (gates, shares, masks) and what is divided by its own norm.
     4. Products of rows are found where nothing but a quotient or a root is made of them: scores of attention are not.
-    5. What takes a mean off only to square the rest is found: it reads the mean where that is.
+    5. What adds to numbers that a loop carries on is found, whatever becomes of them.
+    6. What takes a mean off only to square the rest is found: it reads the mean where that is.
     """
     nodes = [node for node in graph.nodes(model) if node.domain == "" and node.outputs]
     sizes = _Sizes()
@@ -102,13 +104,14 @@ class _Sizes:
         makers: of large numbers, in order.
         carried: those of them that make them of large ones and of small.
         quotients: by large numbers, and of sums by how many were added up.
+        adding: what adds to numbers that a loop carries on.
         branched: what branches of If make, and what that is outside of them.
     """
 
     def __init__(self) -> None:
         self.known: dict[ir.Value, Size] = {}
         self.makers: list[ir.Node] = []
-        self.carried, self.quotients = set[ir.Node](), set[ir.Node]()
+        self.carried, self.quotients, self.adding = set[ir.Node](), set[ir.Node](), set[ir.Node]()
         self.branched: dict[ir.Value, ir.Value] = {}
 
     def of(self, value: ir.Value) -> Size:
@@ -123,6 +126,9 @@ class _Sizes:
     def visit(self, node: ir.Node) -> None:
         if graph.has_body(node):
             self.branched.update((link.before, link.after) for link in bodies.out_of(node) if node.op_type == "If")
+            for total in totals_of(node):
+                self.adding.update(total.nodes)
+                self.known.update((link.after, Size(number=1.0)) for link in total.links)
             return
         numbers = numbers_of(node)
         size = self._made(node, [self.of(value) for value in numbers], numbers)
@@ -199,7 +205,7 @@ class _Sizes:
 
 def _ending(sizes: _Sizes) -> set[ir.Node]:
     """Makers of large numbers, from the last to the first, of which usual ones are made; and what makes these."""
-    found, passing = set(sizes.quotients), sizes.quotients | sizes.carried
+    found, passing = sizes.quotients | sizes.adding, sizes.quotients | sizes.carried
     for node in reversed(sizes.makers):
         power = max(sizes.of(value).power for value in node.outputs)
         uses = list(sizes.uses(node))
