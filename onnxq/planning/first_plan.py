@@ -31,6 +31,8 @@ from onnxq.planning.counts.growth import REASON as GROWS
 from onnxq.planning.counts.growth import growing_in
 from onnxq.planning.counts.raw_inputs import REASON as RAW
 from onnxq.planning.counts.raw_inputs import raw_in
+from onnxq.planning.rows.squares import REASON as LARGE
+from onnxq.planning.rows.squares import large_in
 from onnxq.recipe import KEEP, Recipe, twin
 from onnxq.runtime import known
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
@@ -99,8 +101,8 @@ def make_plan(
 def _counting(
     model: ir.Model, choices: dict[str, Choice], recipe: Recipe, target: Target, types: Types
 ) -> dict[str, Choice]:
-    """Other choices for nodes that compute with places, lengths, steps or large inputs: half precision does not hold
-    those."""
+    """Other choices for nodes that compute with places, lengths, steps, large inputs or sums of squares: half precision
+    does not hold those."""
     found: dict[str, Choice] = {}
     is_half = recipe.scheme == "fp16" and not target.widens_half
     if not choices:
@@ -117,6 +119,11 @@ def _counting(
             found[name] = _kept(node, values, given.elements, COUNTS)
         elif given is not None and given.method is Method.HALF:
             found[name] = in_float(given, reason)
+    for node in large_in(model) if is_half else ():  # without a choice they are left in float all the same
+        name = node.name or ""
+        given = choices.get(name)
+        if given is not None and given.method is Method.HALF and name not in found:
+            found[name] = in_float(given, LARGE)
     return found
 
 

@@ -9,11 +9,16 @@ import pytest
 import tiny
 from tiny import normal
 
+from onnxq import targets
 from onnxq.model import graph
+from onnxq.model.types import types_of
 from onnxq.passes.normalize.unique_names import UniqueNames
+from onnxq.passes.prepare import prepare
 from onnxq.passes.quantize.convert_to_half import ConvertToHalf
 from onnxq.plan import Choice, Method, Plan
-from onnxq.planning.rows.squares import large_in
+from onnxq.planning.first_plan import make_plan
+from onnxq.planning.rows.squares import REASON, large_in
+from onnxq.recipe import Recipe
 
 CONSTANTS = {
     "two": np.float32(2),
@@ -23,6 +28,7 @@ CONSTANTS = {
     "last": np.array([-1]),
     "most": np.int64(9),
     "w": normal(8, 8),
+    "bands": np.abs(normal(8, 8)),
 }
 #: What is computed, and which nodes compute with squares on the way.
 CASES = {
@@ -82,6 +88,7 @@ CASES = {
         "[t] t = Transpose(z) [p] p = MatMul(x, t) [n] n = ReduceL2<keepdims = 1>(x, last) [d] y = Div(p, n)",
         "p n d",
     ),
+    "bands": ("[s] s = Mul(x, x) [p] p = MatMul(s, bands) [c] c = Clip(p, some) [l] y = Log(c)", "s p c"),
     "of-words": (
         "[g] g = Gather(w, i) [s] s = Pow(g, two) [m] m = ReduceMean(s, last) [a] a = Add(m, some) [r] y = Sqrt(a)",
         "s m a",
@@ -102,6 +109,12 @@ CASES = {
     "cube": ("[s] s = Mul(x, x) [t] t = Mul(s, x) [a] y = Add(t, x)", ""),
     "beside-activations": ("[s] s = Mul(x, x) [a] a = Add(s, z) [r] y = Sqrt(a)", ""),
     "of-activations": ("[a] a = Add(x, some) [r] r = Sqrt(a) [d] y = Div(x, r)", ""),
+    "logarithm-of-a-layer": ("[s] s = Mul(x, x) [p] p = MatMul(s, w) [c] c = Clip(p, some) [l] y = Log(c)", ""),
+    "norm-of-a-layer": (
+        "[p] p = Mul(x, z) [m] m = MatMul(p, bands) [s] s = Pow(m, two) [e] e = ReduceMean<keepdims = 1>(s, last) "
+        "[r] r = Sqrt(e) [d] y = Div(m, r)",
+        "s e r d",
+    ),
     "gate": ("[g] g = Sigmoid(x) [p] p = Mul(x, g) [m] y = ReduceMean(p, last)", ""),
     "gate-of-six": ("[g] g = Clip(x, some, one) [p] p = Mul(x, g) [m] y = ReduceMean(p, last)", ""),
     "gate-of-a-layer": ("[p] p = Mul(x, z) [m] m = MatMul(p, w) [a] a = Add(x, m) [e] y = ReduceMean(a, last)", ""),
@@ -152,7 +165,8 @@ COMPUTED = {
     ),
     "mean-of-turns": (
         "p = Abs(a) o = ReduceMin<axes = [0], keepdims = 0>(p) t = Loop(turns, true, o) <body = u (int64 i, bool c, "
-        "float[64] s) => (bool c1, float[64] s1) { c1 = Identity(c) r = Gather(p, i) s1 = Add(s, r) }> y = Div(t, count)"
+        "float[64] s) => (bool c1, float[64] s1) { c1 = Identity(c) r = Gather(p, i) s1 = Add(s, r) }> "
+        "y = Div(t, count)"
     ),
     "response": "q = Mul(a, a) m = ReduceMean<axes = [-1]>(q) s = Add(m, two) p = Pow(s, most) y = Div(a, p)",
     "sum-of-products": "b = Mul(a, turned) p = Mul(a, b) y = ReduceSum(p, last)",
@@ -189,3 +203,20 @@ def test_usual_numbers_come_of_large_ones(nodes: str, size: int) -> None:
     ran = ort.InferenceSession(half.SerializeToString()).run(None, {"x": x})
     for (found,) in (ran, tiny.evaluate(half, x=x)):
         assert tiny.sqnr(wanted, found) > 50
+
+
+@pytest.mark.parametrize("size", [1e-4, 1, 1000])
+def test_the_plan_leaves_bands_of_a_spectrum_in_float(size: float) -> None:
+    """What a float16 product of them lost: powers near 1e-8, and those beyond 65504."""
+    constants = {"w": np.linalg.qr(normal(64, 64))[0], "bands": np.abs(normal(64, 64)), "least": np.float32(1e-10)}
+    text = """g (float[N, 64] x) => (float[N, 64] y) { [l] a = MatMul(x, w) q = Mul(a, a) [m] b = MatMul(q, bands)
+        c = Clip(b, least) y = Log(c) }"""
+    proto = tiny.model(text, constants)
+    made = tiny.read(proto)
+    prepare(made)
+    plan = make_plan(made, Recipe("fp16"), targets.get("onnx"), types_of(made))
+    assert {name: choice.method for name, choice in plan.choices.items()} == {"l": Method.HALF, "m": Method.STORED}
+    assert plan.choices["m"].reason == REASON
+    assert ConvertToHalf(plan, [node.name or "" for node in graph.nodes(made)])(made).modified
+    x = (np.random.default_rng(1).standard_normal((8, 64)) * size).astype(np.float32)
+    assert tiny.sqnr(tiny.evaluate(proto, x=x)[0], tiny.evaluate(made, x=x)[0]) > 60

@@ -15,6 +15,7 @@ from onnxq.passes.quantize import PlanPass, Work
 from onnxq.plan import Method, Plan
 from onnxq.planning.counts.find_counts import REASON as COUNTS
 from onnxq.planning.counts.raw_inputs import REASON as RAW
+from onnxq.planning.rows.squares import REASON as LARGE
 from onnxq.planning.rows.squares import large_in
 from onnxq.runtime import known
 
@@ -68,7 +69,7 @@ class ConvertToHalf(PlanPass):
             else:
                 makers = (value.producer() for value in node.inputs if value is not None)
                 is_half = self.plan.scheme == "fp16" and not any(maker in kept for maker in makers)
-            if not is_half and (choice is None or choice.reason not in (COUNTS, RAW)):
+            if not is_half and (choice is None or choice.reason not in (COUNTS, LARGE, RAW)):
                 kept.add(node)
             elif is_half and node.name in self.originals and (choice is not None or node not in large):
                 yield node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,8 +13,10 @@ from onnxq.planning.attention import number_of
 from onnxq.planning.counts import bodies
 from onnxq.planning.counts.find_counts import BOUNDED
 from onnxq.planning.counts.turns import totals_of
-from onnxq.planning.counts.uses import LOOKUPS, MOVES, numbers_of
+from onnxq.planning.counts.uses import LOOKUPS, MOVES, kernels_of, numbers_of
 
+#: Why what computes with them stays in float.
+REASON = "adds up squares, products or exponentials, which are more than half precision holds"
 #: To which power sums take what they read, and to which the number of what they add up.
 _SUMS = {
     "CumSum": (1.0, 1.0),
@@ -34,6 +36,7 @@ _CARRIES = frozenset(
 )
 #: What adds up products of rows, in float32 at a price.
 _PRODUCTS = ("Einsum", "MatMul")
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", *_PRODUCTS)
 #: What makes numbers beyond float16 of such as 12.
 _EXPONENTIALS = frozenset({"Cosh", "Exp", "Sinh"})
 #: What makes small numbers, whatever it reads.
@@ -75,6 +78,7 @@ def large_in(model: ir.Model) -> set[ir.Node]:
        or a reciprocal is taken of them: there such nodes are found, and the quotients.
     3. Small are sizes, what a function bounds (gates, shares, masks) and what is divided by its own norm.
     4. Products of rows are found where nothing but a quotient or a root is made of them: scores of attention are not.
+       So are layers that have no negative weight, as bands of a spectrum; others make activations.
     5. What adds to numbers that a loop carries on is found, whatever becomes of them.
     6. What takes a mean off only to square the rest is found: it reads the mean where that is.
     """
@@ -150,7 +154,9 @@ class _Sizes:
             return Size(to * a.power, to * a.number + number)
         if op in _EXPONENTIALS:
             return Size(math.inf)
-        if op == "Mul" or (op in _PRODUCTS and all(graph.constant(value) is None for value in numbers)):
+        if op in _LAYERS and any(graph.constant(value) is not None for value in numbers):
+            return self._layer(node, max(read, key=_largest))
+        if op in ("Mul", *_PRODUCTS):
             return self._product(node, read, numbers)
         match op, read:
             case "Div", [_, by]:
@@ -174,6 +180,12 @@ class _Sizes:
             self.quotients.add(node)
             return Size(made.power)
         return made
+
+    def _layer(self, node: ir.Node, read: Size) -> Size:
+        if read.power <= 1 or not all((weight.tensor.numpy() >= 0).all() for weight in kernels_of(node)):
+            return USUAL  # activations
+        self.carried.add(node)
+        return read
 
     def _quotient(self, node: ir.Node, a: Size, by: Size) -> Size:
         if by.is_large:
@@ -207,26 +219,23 @@ def _ending(sizes: _Sizes) -> set[ir.Node]:
     """Makers of large numbers, from the last to the first, of which usual ones are made; and what makes these."""
     found, passing = sizes.quotients | sizes.adding, sizes.quotients | sizes.carried
     for node in reversed(sizes.makers):
-        power = max(sizes.of(value).power for value in node.outputs)
         uses = list(sizes.uses(node))
-        ends = [_is_end(reader, index, power, found) for reader, index in uses]
-        if node.op_type in _PRODUCTS:
-            is_found = all(ends) and all(
-                reader in passing or graph.is_op(reader, *_PRODUCTS, *_ROOTS) for reader, _ in uses
+        if graph.is_op(node, *_LAYERS):
+            is_found = all(
+                _is_root(reader, index) or (reader in found and (reader in passing or graph.is_op(reader, *_PRODUCTS)))
+                for reader, index in uses
             )
         else:
-            is_found = any(ends)
-        if is_found and ends:
+            is_square = any(sizes.of(value).power > 1 for value in node.outputs)
+            is_found = any(
+                _is_root(reader, index)
+                or (is_square and index == 0 and graph.is_op(reader, *_ADD_UP))
+                or (reader in found and reader.op_type not in _EXPONENTIALS)
+                for reader, index in uses
+            )
+        if is_found and uses:
             found.add(node)
     return found
-
-
-def _is_end(node: ir.Node, index: int, power: float, found: Container[ir.Node]) -> bool:
-    """Whether what reads large numbers of this power makes usual ones of them, or large ones of which these are."""
-    if node in found:
-        return node.op_type not in _EXPONENTIALS
-    adds_up = power > 1 and graph.is_op(node, *_ADD_UP)
-    return index == 0 and (adds_up or graph.is_op(node, *_ROOTS)) and not (node.op_type == "Pow" and _is_power(node))
 
 
 def _largest(size: Size) -> tuple[float, float]:
@@ -247,9 +256,10 @@ def _makes_smaller(value: ir.Value) -> bool:
     return number is not None and abs(number) < 1
 
 
-def _is_power(node: ir.Node) -> bool:
-    number = number_of(node.inputs[1])
-    return number is not None and number > 1
+def _is_root(node: ir.Node, index: int) -> bool:
+    """Whether it makes usual numbers of the large ones that it reads there."""
+    number = number_of(node.inputs[1]) if graph.is_op(node, "Pow") else None
+    return index == 0 and graph.is_op(node, *_ROOTS) and (number is None or number <= 1)
 
 
 def _makes_for(node: ir.Node, readers: set[ir.Node]) -> bool:
