@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -40,10 +40,11 @@ def totals_of(node: ir.Node) -> Iterator[Total]:
        which means are made.
     2. What is added is not computed of what it is added to: such steps go to and fro, or come to an end.
     """
-    inside = [each for each in graph.inside(node) if each.outputs]
+    inside = dict.fromkeys(each for each in graph.inside(node) if each.outputs)
+    branches = [link for each in inside if graph.is_op(each, "If") for link in bodies.out_of(each)]
     ends = list(bodies.out_of(node))
     for link in bodies.around(node):
-        nodes = _adding(inside, link.after, link.before)
+        nodes = _adding(inside, branches, link.after, link.before)
         if nodes:
             added = dict.fromkeys(value for values in nodes.values() for value in values)
             yield Total((link, *(end for end in ends if end.before is link.before)), tuple(added), tuple(nodes))
@@ -54,26 +55,45 @@ def adds_in_place(node: ir.Node) -> bool:
     return graph.is_op(node, *_SCATTERS) and graph.attribute_string(node, "reduction", "none") == "add"
 
 
-def _adding(inside: list[ir.Node], state: ir.Value, made: ir.Value) -> dict[ir.Node, list[ir.Value]]:
+def _adding(
+    inside: dict[ir.Node, None], branches: list[bodies.Link], state: ir.Value, made: ir.Value
+) -> dict[ir.Node, list[ir.Value]]:
     """What adds to `state` on the way to `made`, and what; nothing if something else is done to it too."""
-    branches = (link for node in inside if graph.is_op(node, "If") for link in bodies.out_of(node))
+    behind = _behind(made, inside, branches)
+    if state not in behind:
+        return {}
     out_of_branches = {link.before: link.after for link in branches}
-    computed, same = {state}, {state}
+    same, adding = {state}, dict[ir.Node, list[ir.Value]]()
     for node in inside:
-        if not computed.isdisjoint(graph.read_by(node)):
-            computed.update(node.outputs)
-        if not same.isdisjoint(_passed(node)):
-            for value in node.outputs:
-                same.update(_outwards(value, out_of_branches))
-    behind, adding = {made}, dict[ir.Node, list[ir.Value]]()
-    for node in reversed(inside):
         passed = same.intersection(_passed(node))
-        if passed and any(not behind.isdisjoint(_outwards(value, out_of_branches)) for value in node.outputs):
-            behind |= passed
+        if passed and not behind.isdisjoint(node.outputs):
+            same.update(each for value in node.outputs for each in _outwards(value, out_of_branches))
             if graph.is_op(node, *_SUMS) or adds_in_place(node):
                 adding[node] = [value for value in numbers_of(node) if value not in passed]
-    is_total = state in behind and all(map(computed.isdisjoint, adding.values()))
-    return adding if is_total else {}
+    added = {value for values in adding.values() for value in values}
+    return adding if added and _computed_of(state, inside).isdisjoint(added) else {}
+
+
+def _behind(made: ir.Value, inside: Container[ir.Node], branches: list[bodies.Link]) -> set[ir.Value]:
+    """What comes to `made` by sums, moves and choices."""
+    found, left = {made}, [made]
+    while left:
+        value = left.pop()
+        maker = value.producer()
+        if maker is None or maker not in inside:
+            continue
+        before = _passed(maker) or [link.before for link in branches if link.after is value]
+        left += [each for each in before if each not in found]
+        found.update(before)
+    return found
+
+
+def _computed_of(state: ir.Value, inside: Iterable[ir.Node]) -> set[ir.Value]:
+    found = {state}
+    for node in inside:
+        if not found.isdisjoint(graph.read_by(node)):
+            found.update(node.outputs)
+    return found
 
 
 def _outwards(value: ir.Value | None, out_of_branches: dict[ir.Value, ir.Value]) -> Iterator[ir.Value]:
