@@ -36,7 +36,7 @@ _KEEPS_LARGE = frozenset(
 #: What is as large as the largest of what it reads.
 _JOINS = frozenset({"Add", "Mean", "Range", "Sub", "Sum", *CHOOSES} - {"Min"})
 #: To which power sums take what they read, and to which the number of what they add up.
-_SUMS = {
+SUMS = {
     "CumSum": (1.0, 1.0),
     "ReduceL1": (1.0, 1.0),
     "ReduceL2": (1.0, 0.5),
@@ -103,7 +103,7 @@ class _Powers:
 
     def visit(self, node: ir.Node) -> None:
         op, numbers = node.op_type, numbers_of(node)
-        numbers = numbers[:1] if op in _KEEPS or op in _SUMS else numbers
+        numbers = numbers[:1] if op in _KEEPS or op in SUMS else numbers
         if op in ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "ConstantOfShape"):
             is_of_sizes, power = True, float(op != "ConstantOfShape" and self._is_open(node))
         else:
@@ -146,7 +146,7 @@ class _Powers:
         """Whether how often a Loop or Scan takes its turn is not fixed."""
         if graph.is_op(node, "Loop"):
             turns = graph.constant(node.inputs[0])
-            return turns is None or int(turns.numpy().max()) > _MOST_TURNS
+            return turns is None or bool((turns.numpy() > _MOST_TURNS).any())
         if not graph.is_op(node, "Scan"):
             return False
         along = node.inputs[-graph.attribute_int(node, "num_scan_inputs", 1) :]
@@ -165,8 +165,8 @@ class _Powers:
             read = [min(read[0], 0.0 if most is None else self.found.get(most, 0.0)) if is_bounded else read[0]]
         if op == "GlobalLpPool":
             return read[0] + self._adds_up(numbers[0], node) / graph.attribute_int(node, "p", 2)
-        if op in _SUMS:
-            power, of_number = _SUMS[op]
+        if op in SUMS:
+            power, of_number = SUMS[op]
             return power * read[0] + of_number * self._adds_up(numbers[0], node)
         if op == "ReduceProd":
             return read[0] * self._factors(numbers[0])

@@ -12,20 +12,13 @@ from onnxq.model import graph
 from onnxq.planning.attention import number_of
 from onnxq.planning.counts import bodies
 from onnxq.planning.counts.find_counts import BOUNDED
+from onnxq.planning.counts.growth import SUMS
 from onnxq.planning.counts.turns import totals_of
 from onnxq.planning.counts.uses import LOOKUPS, MOVES, kernels_of, numbers_of
 
 #: Why what computes with them stays in float.
 REASON = "adds up squares, products or exponentials, which are more than half precision holds"
-#: To which power sums take what they read, and to which the number of what they add up.
-_SUMS = {
-    "CumSum": (1.0, 1.0),
-    "ReduceL1": (1.0, 1.0),
-    "ReduceL2": (1.0, 0.5),
-    "ReduceSum": (1.0, 1.0),
-    "ReduceSumSquare": (2.0, 1.0),
-}
-_ADD_UP = frozenset({"ReduceMean", *_SUMS} - {"CumSum"})
+_ADD_UP = frozenset({"ReduceMean", *SUMS} - {"CumSum"})
 #: What makes numbers as large as those that it reads, of which constants and small ones are none.
 _CARRIES = frozenset(
     [
@@ -149,8 +142,8 @@ class _Sizes:
         if not read or (op in LOOKUPS and graph.constant(numbers[0]) is not None):
             return USUAL
         a = read[0]
-        if op in _SUMS:
-            to, number = _SUMS[op]
+        if op in SUMS:
+            to, number = SUMS[op]
             return Size(to * a.power, to * a.number + number)
         if op in _EXPONENTIALS:
             return Size(math.inf)
@@ -161,7 +154,7 @@ class _Sizes:
         match op, read:
             case "Div", [_, by]:
                 return self._quotient(node, a, by)
-            case "Pow", _ if (power := number_of(node.inputs[1])) is not None:
+            case "Pow", [_, _] if (power := number_of(node.inputs[1])) is not None:
                 return a.to(power)
             case "Sqrt", _:
                 return a.to(0.5)
@@ -258,7 +251,7 @@ def _makes_smaller(value: ir.Value) -> bool:
 
 def _is_root(node: ir.Node, index: int) -> bool:
     """Whether it makes usual numbers of the large ones that it reads there."""
-    number = number_of(node.inputs[1]) if graph.is_op(node, "Pow") else None
+    number = number_of(node.inputs[1]) if graph.is_op(node, "Pow") and len(node.inputs) > 1 else None
     return index == 0 and graph.is_op(node, *_ROOTS) and (number is None or number <= 1)
 
 
