@@ -24,7 +24,8 @@ from onnxq.errors import BadData, BadModel
 from onnxq.formats import QuantizedTensor
 from onnxq.model import graph
 from onnxq.model.weights import Weight, weights_of
-from onnxq.passes.prepare import MOST_MERGED, prepare
+from onnxq.passes.merge_equal import equal_constants, keep_one
+from onnxq.passes.prepare import prepare
 from onnxq.passes.recurrent.join_cells import OPSET, JoinCells
 from onnxq.recipe import Recipe
 
@@ -78,16 +79,10 @@ def _merge(model: ir.Model, names: Collection[str]) -> None:
     """Keep equal constants once, as the file does, by the one name that it has of them: norms before training. Those of
     an emptied model are all equal, and the file has many of these names."""
     for owner in graph.graphs(model):
-        equal: dict[tuple[object, ...], list[ir.Value]] = {}
-        for value in owner.initializers.values():
-            tensor = graph.constant(value)
-            if tensor is not None and tensor.size <= MOST_MERGED:
-                equal.setdefault((tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
-        for values in equal.values():
+        for values in equal_constants(owner):
             named = [value for value in values if value.name in names]
-            for other in (value for value in values if len(named) == 1 and value is not named[0]):
-                other.replace_all_uses_with(named[0])
-                del owner.initializers[other.name or ""]
+            if len(named) == 1:
+                keep_one(named[0], [value for value in values if value is not named[0]])
 
 
 def own_biases(model: ir.Model, checkpoint: Checkpoint, layers: Sequence[Layer]) -> set[str]:

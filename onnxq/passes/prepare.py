@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 from onnx_ir.passes import PassManager
-from onnx_ir.passes.common import (
-    DeduplicateHashedInitializersPass,
-    LiftConstantsToInitializersPass,
-    TopologicalSortPass,
-)
+from onnx_ir.passes.common import LiftConstantsToInitializersPass, TopologicalSortPass
 
 from onnxq.errors import BadModel, OnnxqError, first_line, root_cause
 from onnxq.model.operators import require_inputs
@@ -16,6 +12,7 @@ from onnxq.model.origin import HALVES
 from onnxq.passes import found, in_order
 from onnxq.passes.fixed_states import FixedStates
 from onnxq.passes.fold_shapes import FoldShapes
+from onnxq.passes.merge_equal import MergeEqual
 from onnxq.passes.normalize.change_float_type import ChangeFloatType
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_batchnorm import FoldBatchNorm
@@ -39,9 +36,6 @@ from onnxq.passes.spelling.plain_windows import PlainWindows
 from onnxq.passes.spelling.whole_slices import WholeSlices
 from onnxq.passes.spelling.whole_softmax import WholeSoftmax
 from onnxq.runtime import known
-
-#: Numbers of a constant that is compared with others.
-MOST_MERGED = 1 << 16
 
 
 def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False, merges: bool = True) -> str:
@@ -90,7 +84,7 @@ def prepare(model: ir.Model, *, opset: int = 0, widen: bool = False, merges: boo
             FoldConstants(decodes=False),  # what is computed of the numbers that `FoldShapes` found
             UnpackHeads(),
             PlainTurns(),
-            *[DeduplicateHashedInitializersPass(size_limit=MOST_MERGED)] * merges,
+            *[MergeEqual()] * merges,
             RemoveUnused(),
             TopologicalSortPass(),
             UniqueNames(),

@@ -176,3 +176,68 @@ def test_arrays_are_left_out_by_the_names_that_messages_say(tmp_path: Path, to: 
     options = ImportOptions(accuracy_level=0, without=names)
     done = import_weights(model, path, tmp_path / "q.onnx", options=options)
     assert not {*done.match.unused} - {"onnxq.json"} and not done.match.surplus
+
+
+#: Modules that are equal before training, and one that is not.
+EQUAL = """g (float[n, 64] x) => (float[n, 64] y) {
+    a = LayerNormalization (x, "a.weight", "a.bias")  [up] b = Gemm <transB = 1> (a, "up.weight", "up.bias")
+    c = Relu (b)  [down] d = Gemm <transB = 1> (c, "down.weight", "down.bias")
+    e = LayerNormalization (d, "e.weight", "e.bias")  [out] y = Gemm <transB = 1> (e, "out.weight", "out.bias")
+}"""
+
+
+def of_modules(*, is_trained: bool) -> dict[str, NDArray]:
+    products = {f"{name}.weight": tiny.normal(64, 64, seed=i) for i, name in enumerate(("up", "down", "out"))}
+    vectors = [f"{name}.{part}" for name in "ae" for part in ("weight", "bias")]
+    vectors += [f"{name}.bias" for name in ("up", "down", "out")]
+    found = products | {name: 1 + 0.25 * tiny.normal(64, seed=i) for i, name in enumerate(vectors, 3)}
+    if is_trained:
+        return found
+    equal = {f"{name}.bias": np.zeros(64, np.float32) for name in ("a", "e", "up", "down", "out")}
+    return found | {"e.weight": found["a.weight"], "down.weight": found["up.weight"]} | equal
+
+
+@pytest.mark.parametrize("to", ALL)
+@pytest.mark.parametrize("target", ["onnx", "ort-cpu", "onnxq"])
+def test_equal_constants_come_back_by_all_of_their_names(to: str, target: str, tmp_path: Path) -> None:
+    """Into models in which they differ, too. onnxruntime rounds what is multiplied by codes of standard operators."""
+    model = tiny.model(EQUAL, of_modules(is_trained=False))
+    weights = written(small := quantized(tmp_path, model, "int4", target), to)
+    feed = {"x": tiny.normal(4, 64, seed=7)}
+    (wanted,) = Session(small).run(feed)
+    for is_trained in (False, True):
+        start = tiny.save(tiny.model(EQUAL, of_modules(is_trained=is_trained)), tmp_path, "start.onnx")
+        assert tiny.sqnr(wanted, back(start, weights, feed, target)) > (35 if target == "onnx" or to == "gguf" else 100)
+
+
+def test_names_of_equal_constants_outlive_another_form(tmp_path: Path) -> None:
+    """And what says them may be nonsense."""
+    small = quantized(tmp_path, tiny.model(EQUAL, of_modules(is_trained=False)), "int4", "ort-cpu")
+    convert(small, "onnxq", tmp_path / "other.onnx", check=False)
+    names = {row.name for row in export_weights(tmp_path / "other.onnx", tmp_path / "w.npz").rows}
+    assert names >= {*of_modules(is_trained=True)}
+    made = onnx.load(small)
+    said = next(entry for entry in made.metadata_props if entry.key == "onnxq.equal")
+    for text in ("[", "[1]", '{"a.weight": 1}', '{"no": ["more"], "a.weight": ["a.bias", "a.weight"]}'):
+        said.value = text
+        onnx.save(made, small)
+        rows = [row.name for row in export_weights(small, tmp_path / f"{len(text)}.npz").rows]
+        assert len(rows) == len({*rows}) == 4
+
+
+def test_equal_constants_come_back_by_the_one_name_of_an_older_file(tmp_path: Path) -> None:
+    """Into a model in which they are equal, and that has matrices as the file has them when it is prepared."""
+    text = EQUAL.replace("[up] b = Gemm <transB = 1> (a, ", "v = Transpose <perm = [1, 0]> (up.t) [up] b = Gemm (a, ")
+    text = text.replace('"up.weight"', "v").replace("up.t", '"up.weight"')
+    own = of_modules(is_trained=False) | {f"{name}.bias": tiny.normal(64, seed=i) for i, name in enumerate(("up", "a"))}
+    model = tiny.model(text, own | {name: tiny.normal(64, seed=3) for name in ("down.bias", "out.bias", "e.bias")})
+    made = onnx.load(small := quantized(tmp_path, model, "int4", "ort-cpu"))
+    kept = [entry for entry in made.metadata_props if entry.key != "onnxq.equal"]
+    del made.metadata_props[:]
+    made.metadata_props.extend(kept)
+    onnx.save(made, small)
+    assert "e.weight" not in {row.name for row in export_weights(small, tmp_path / "w.npz").rows}
+    feed = {"x": tiny.normal(4, 64, seed=7)}
+    (wanted,) = Session(small).run(feed)
+    start = tiny.save(model, tmp_path, "start.onnx")
+    np.testing.assert_allclose(back(start, tmp_path / "w.npz", feed), wanted, atol=1e-5)
