@@ -19,7 +19,7 @@ from onnxq.conversion.dequantize import GROWTH
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import prove
-from onnxq.conversion.restore import Read, move_alpha, restore_products, weights_by_node
+from onnxq.conversion.restore import Read, move_alpha, restore_products, tie_tables, weights_by_node
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import CheckFailed, NothingToDo
 from onnxq.job import Environment
@@ -102,6 +102,7 @@ def convert(
     had_own, is_float = _has_own(loaded), is_quantized(loaded) is None
     restore_products(loaded, keeps_own=target.has_onnxq_ops, wide=not target.unpacks_wide_blocks)
     move_alpha(loaded)
+    tie_tables(loaded)
     before = weights_by_node(loaded)
     codes = plan_codes(loaded, target)
     made = rewritten(loaded, codes, target, recipe, is_final=True)

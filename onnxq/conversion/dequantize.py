@@ -15,7 +15,7 @@ from onnxq.boundary import bounded
 from onnxq.checking.models import Check
 from onnxq.conversion.files import opened, sign
 from onnxq.conversion.proof import prove
-from onnxq.conversion.restore import restore_all
+from onnxq.conversion.restore import restore_all, tie_tables
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.errors import BadModel, BadRecipe, NothingToDo
 from onnxq.job import Environment
@@ -114,6 +114,7 @@ def dequantize(
         if left:
             raise BadModel(f"'{path}' has {', '.join(left)} in a form that has none in floats: it stays what it is")
         raise NothingToDo(f"'{path}' is in floats: nothing in it is quantized")
+    tie_tables(loaded)
     if dtype == "float32":
         in_type, dtype = loaded, _types_of_weights(loaded) or dtype
     else:

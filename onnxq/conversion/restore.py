@@ -21,7 +21,7 @@ from onnxq import own_ops
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
 from onnxq.model.graph import Names
-from onnxq.model.origin import OF_BODY, lie_by_inputs, modules_of, name_lying, name_modules
+from onnxq.model.origin import OF_BODY, ORIGIN, lie_by_inputs, modules_of, name_lying, name_modules
 from onnxq.model.weights import MIN_ELEMENTS, find_weights, weights_of
 from onnxq.passes import prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
@@ -102,6 +102,18 @@ def restore_weights(model: ir.Model) -> None:
     """
     restore_products(model, channels=True)
     restore_all(model)
+
+
+def tie_tables(model: ir.Model) -> None:
+    """Say of matrices of products that they come from the table of their shape, or that turned: whoever writes a model
+    looks into what comes from one weight, and writes it once where it is equal. In a quantized model the codes of both
+    have names of their own."""
+    weights = [weight for weight in find_weights(model) if len(weight.shape) == 2]
+    tables = {tuple(sorted(w.shape)): w.value for w in reversed(weights) if graph.is_op(w.node, "Gather")}
+    for weight in weights:
+        table = tables.get(tuple(sorted(weight.shape)))
+        if table is not None and graph.is_op(weight.node, "MatMul", "Gemm"):
+            weight.value.meta[ORIGIN] = table.meta.get(ORIGIN, table.name)
 
 
 def move_alpha(model: ir.Model) -> None:

@@ -184,3 +184,57 @@ def test_codes_whose_table_is_lost_are_not_left_out_in_silence(tmp_path: Path) -
     np.savez(apart, **arrays)
     with pytest.raises(BadModel, match="the codes of w are as onnxq writes them"):
         import_weights(model, apart, tmp_path / "back.onnx")
+
+
+def tied(folder: Path, dtype: str, opset: int = 21) -> Path:
+    """A table that is the head, too, with rows that are no whole blocks."""
+    text = f"""g (int64[n] ids) => ({dtype}[n, 400] y) {{
+        x = Gather (table, ids)  [up] h = MatMul (x, w)  r = Relu (h)
+        t = Transpose <perm = [1, 0]> (table)  [head] y = MatMul (r, t)
+    }}"""
+    own = {"table": normal(400, 100), "w": normal(100, 100, seed=1)}
+    own = {name: w.astype(np.float16 if dtype == "float16" else np.float32) for name, w in own.items()}
+    return tiny.save(tiny.model(text, own, opset=opset), folder)
+
+
+@pytest.mark.parametrize(
+    ("word", "target", "dtype"),
+    [
+        ("int4", "onnx", "float"),
+        ("w8a16", "onnx", "float"),
+        ("int4", "onnxq", "float"),
+        ("int4", "onnxq", "float16"),
+        ("int3", "onnxq", "float16"),
+    ],
+)
+def test_a_tied_table_is_in_the_float_model_once(word: str, target: str, dtype: str, tmp_path: Path) -> None:
+    """Though its codes had another name, or the rows that are looked up were rounded behind it."""
+    small = tmp_path / "small.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(tied(tmp_path, dtype), small, recipe, target=target, check=False)
+    for each, nbytes in (("float32", 4 if dtype == "float" else 2), ("float16", 2)):
+        out = tmp_path / f"{each}.onnx"
+        dequantize(small, out, dtype=each, check=each == "float32")
+        assert out.stat().st_size < 1.1 * nbytes * (400 * 100 + 100 * 100), each
+
+
+@pytest.mark.parametrize("word", ["int3", "int4"])
+def test_a_tied_table_of_halves_has_codes_again(word: str, tmp_path: Path) -> None:
+    """Its rows, or all of it, were rounded to float16 behind what unpacks them: it was written twice, as floats."""
+    small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"
+    recipe = Recipe(word, min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(tied(tmp_path, "float16"), small, recipe, target="onnxq", check=False)
+    for target in ("onnx", "ort-cpu"):
+        assert not convert(small, target, out).again
+        scales = [x for x in onnx.load(out).graph.initializer if "scale" in x.name and np.prod(x.dims) > 1000]
+        assert [x.data_type for x in scales] == [onnx.TensorProto.FLOAT16]
+        assert out.stat().st_size < (400 * 128 + 100 * 128) * (1.1 if target == "onnx" else 0.75)
+        out.unlink()
+
+
+def test_codes_are_known_as_those_of_one_weight_in_a_newer_opset(tmp_path: Path) -> None:
+    small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"
+    recipe = Recipe("w8a16", min_sqnr=-np.inf, keep_slow=True, accuracy_level=0)
+    quantize(tied(tmp_path, "float", opset=17), small, recipe, target="ort-cpu", check=False)
+    convert(small, "onnx", out)
+    assert out.stat().st_size < 1.1 * small.stat().st_size

@@ -80,10 +80,11 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
     """Make `convert(model)` the graph of `model`. What it raises is passed on; the model is then as before.
 
     Tensors beside the model stay there, but for small ones: the converter reads those, and no files. Weights that know
-    their codes still do.
+    their codes still do, and constants where they came from.
     """
     _read_small_constants(model)
     given = {v.name: v.const_value for v in _initializers(model) if isinstance(v.const_value, GivenTensor)}
+    known = {value.name: value.meta for value in _initializers(model) if value.meta}
     folder = next((tensor.base_dir for tensor in external_tensors(model)), "")
     large = _take_large_constants(model)
     try:
@@ -100,8 +101,9 @@ def through_protobuf(model: ir.Model, convert: Callable[[onnx.ModelProto], onnx.
             model.graph.register_initializer(value)
         raise
     _put_back(model, converted, {value.name or "": tensor for value, tensor in large.items()})
-    for value in _initializers(model) if given else ():
+    for value in _initializers(model) if given or known else ():
         value.const_value = given.get(value.name, value.const_value)
+        value.meta.update(known.get(value.name, {}))
     for tensor in external_tensors(model):
         tensor.base_dir = folder  # protobuf does not hold it
         admit(tensor)

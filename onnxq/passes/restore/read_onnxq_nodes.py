@@ -71,12 +71,27 @@ def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
     made = None if scales is None else scales.producer()  # of scales in 8 bits
     parts = () if made is None else made.inputs
     if first == 0:
-        dtype = ir.DataType(graph.attribute_int(node, "dtype", int(ir.DataType.FLOAT)))
+        dtype = _rounded(node, ir.DataType(graph.attribute_int(node, "dtype", int(ir.DataType.FLOAT))))
         restored.lookup(node, restored.weight(node, source, stored, dtype, *parts), input_of(node, 3))
     else:
         w = restored.weight(node, source, stored.transposed((1, 0)), restored.float_type(node), *parts)
         restored.product(node, w, input_of(node, 4))
     return True
+
+
+def _rounded(node: ir.Node, dtype: ir.DataType) -> ir.DataType:
+    """The type of a weight that a node unpacks in the type `dtype`, or looks rows up of: that of halves, where it makes
+    these, or a Cast alone reads it and does, in which case that goes. Each number is rounded once either way."""
+    cast = graph.only_consumer(node.outputs[0])
+    if cast is None or not graph.is_op(cast, "Cast") or cast.graph is not node.graph:
+        return dtype
+    wanted = graph.attribute_int(cast, "to", 0)
+    if wanted not in HALVES:
+        return dtype
+    graph.replace_value(cast.outputs[0], node.outputs[0])
+    assert cast.graph is not None
+    cast.graph.remove(cast, safe=True)
+    return ir.DataType(wanted)
 
 
 def _stored(node: ir.Node, first: int) -> Stored | None:
@@ -175,8 +190,8 @@ def _unpacked(node: ir.Node, restored: Restored) -> bool:
     def read() -> QuantizedTensor:
         return QuantizedTensor(format, how, _codes_of(format, tensor.numpy(), k), *parts())
 
-    stored = Stored(format, how, shape, read, half).transposed(order)
-    read_instead(node, restored.weight(node, source, stored, ir.DataType.FLOAT, *others), restored)
+    stored, dtype = Stored(format, how, shape, read, half).transposed(order), _rounded(node, ir.DataType.FLOAT)
+    read_instead(node, restored.weight(node, source, stored, dtype, *others), restored)
     return True
 
 
