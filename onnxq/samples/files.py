@@ -248,7 +248,7 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
     if schema is None:
         raise BadData(f"'{files[0]}' holds no rows")
     used = columns.columns_of(schema, inputs, files[0])
-    named = tuple(used.given if not used.row else by_name)
+    parts, named = columns.Parts(files[0], used), tuple(used.given if not used.row else by_name)
     if not named and not used.kinds:
         names = ", ".join(schema.names[:6])
         raise BadData(f"'{files[0]}' has the columns {names}, of which none makes the inputs {', '.join(by_name)}")
@@ -257,7 +257,7 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
         maker.reading.tell_unused("the samples are numbers of a table, which are taken as they are")
 
     def record(file: Path, number: int, batch: Any, row: int) -> Record:
-        where = f"'{file}', row {number}"
+        where, used = f"'{file}', row {number}", parts.of(file, batch.schema.names)
         with room.limited():
             arrays = cells.arrays_in(batch, row, used, by_name, file, where)
         picture, sound = (
@@ -273,17 +273,16 @@ def _tables(files: Sequence[Path], inputs: tuple[Input, ...], make: Callable[...
 
     def reads(found: Iterable[spread.Row]) -> Iterator[Read]:
         for number, (file, batch, row, place) in enumerate(found):
-            if sorted(batch.schema.names) != sorted(schema.names):
-                raise BadData(f"'{file}' has other columns than '{files[0]}', or other blanks around their names")
+            parts.of(file, batch.schema.names)
             yield functools.partial(_made, maker, functools.partial(record, file, place, batch, row), number)
 
     def some(limit: int) -> tuple[Reads, str]:
         count_to = lambda most: sum(table.count_of(file, schema.names[0], most) for file in files)  # noqa: E731
         wanted, among = spread.choose(limit, count_to)
-        chosen = spread.some_rows(files, used.types, wanted)
+        chosen = spread.some_rows(files, parts.types, wanted)
         return lambda: reads(chosen), among
 
-    return Samples(lambda: reads(spread.rows(files, used.types)), some)
+    return Samples(lambda: reads(spread.rows(files, parts.types)), some)
 
 
 def _made(maker: Maker, record: Callable[[], Record], number: int) -> Any:

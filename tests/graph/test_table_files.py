@@ -157,3 +157,26 @@ def test_parts_of_a_csv_have_its_columns_in_any_order(tmp_path: Path) -> None:
     for name, lines in (("a", "p,q,r,label\n1,2,3,9\n"), ("b", "label,r,q,p\n9,6,5,4\n")):
         (tmp_path / f"{name}.csv").write_text(lines)
     assert [s["x"].tolist() for s in open_data(tmp_path, ROW)] == [[[1, 2, 3]], [[4, 5, 6]]]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_parts_of_a_table_have_blanks_around_its_names_or_not(suffix: str, tmp_path: Path) -> None:
+    """Around texts, too, in a file that is text, and only there."""
+    for name, blank in (("a", ""), ("b", " "), ("c", "")):
+        if suffix == "csv":
+            rows = f"p,{blank}q,{blank}word{blank},{blank}x\n1,2,{blank}a b{blank},{blank}7\n"
+            (tmp_path / f"{name}.csv").write_text(rows)
+        else:
+            columns = {"p": [1], f"{blank}q": [2], f"{blank}word": [f"{blank}a b"], f"x{blank}": [7]}
+            write(pa.table(columns), tmp_path / f"{name}.parquet")
+    inputs = Input("x", F32, (None, 1)), Input("word", np.dtype(object), (None, 1))
+    words = ["a b", "a b" if suffix == "csv" else " a b", "a b"]
+    for data in (open_data(tmp_path, inputs), open_data(tmp_path, inputs).limited(3)):
+        assert [(s["x"].item(), s["word"].item()) for s in data] == [(7, word) for word in words]
+
+
+def test_parts_of_a_table_whose_names_differ_in_more_than_blanks_are_refused(tmp_path: Path) -> None:
+    for name, header in (("a.csv", "p,q,r"), ("b.csv", "p, q,q")):
+        (tmp_path / name).write_text(f"{header}\n1,2,3\n")
+    with pytest.raises(BadData, match=r"b\.csv' has other columns than '.*a\.csv'$"):
+        list(open_data(tmp_path, ROW))

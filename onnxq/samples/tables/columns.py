@@ -22,7 +22,7 @@ from onnxq.samples.pictures.images import IMAGE_SUFFIXES
 from onnxq.samples.sounds.sound import SOUND_SUFFIXES
 from onnxq.samples.tables import rows
 from onnxq.samples.tables.named_files import named_files
-from onnxq.samples.tables.table import MARKS, is_text, number_in, plain
+from onnxq.samples.tables.table import MARKS, is_text, names_of, number_in, plain
 from onnxq.samples.texts.text import role_of
 
 _SOUND = re.compile("audio|wav|speech|sound")
@@ -58,6 +58,61 @@ class Columns:
         """With the types of all columns."""
         used = {*self.given.values(), *self.row, self.picture, self.sound, self.text}
         return dataclasses.replace(self, types={n: "string" if n in used else "binary" for n in schema.names})
+
+    def named(self, names: Sequence[str], file: Path) -> Columns | None:
+        """The same of another part of the table, whose columns have these names; None: they are others.
+
+        Blanks around a name may be others, where each is told without them.
+        """
+        if sorted(names) == sorted(self.types):
+            return self
+        there = {name.strip(): name for name in names}
+        if len(there) != len(names) or sorted(there) != sorted(name.strip() for name in self.types):
+            return None
+
+        def new(name: str | None) -> str | None:
+            return None if name is None else there[name.strip()]
+
+        padded = (name for own, name in there.items() if own != name and is_text(file) and name not in self.given)
+        return Columns(
+            {i: there[column.strip()] for i, column in self.given.items()},
+            tuple(there[column.strip()] for column in self.row),
+            picture=new(self.picture),
+            sound=new(self.sound),
+            text=new(self.text),
+            types={there[name.strip()]: type for name, type in self.types.items()},
+            padded=frozenset(padded),
+        )
+
+
+class Parts:
+    """A table of several files: what the columns of the first one make, those of the others make too."""
+
+    def __init__(self, first: Path, used: Columns) -> None:
+        self._first, self._known = first, {first: used}
+
+    def of(self, file: Path, names: Sequence[str]) -> Columns:
+        """The columns of a file that has them by these names.
+
+        Raises:
+            BadData: they are others.
+        """
+        if file not in self._known:
+            found = self._known[self._first].named(names, file)
+            if found is None:
+                raise BadData(f"'{file}' has other columns than '{self._first}'")
+            self._known[file] = found
+        return self._known[file]
+
+    def types(self, file: Path) -> Mapping[str, str]:
+        """As which columns of a file that is text are read.
+
+        Raises:
+            BadData: it has others than the first.
+        """
+        if file not in self._known and is_text(file) and (names := names_of(file)):
+            return self.of(file, names).types
+        return self._known.get(file, self._known[self._first]).types
 
 
 def columns_of(schema: Any, inputs: Sequence[Input], file: Path) -> Columns:

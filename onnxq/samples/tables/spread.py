@@ -21,6 +21,8 @@ MOST_ROWS = 1 << 24
 
 #: A file, a batch of its rows, where in it a row is, and which of the file it is.
 Row = tuple[Path, Any, int, int]
+#: As which columns of a file that is text are read.
+Types = Callable[[Path], Mapping[str, str]]
 T = TypeVar("T")
 
 
@@ -46,21 +48,21 @@ class Kept(Generic[T]):
             self._kept = kept
 
 
-def rows(files: Sequence[Path], types: Mapping[str, str] | None) -> Iterator[Row]:
+def rows(files: Sequence[Path], types: Types) -> Iterator[Row]:
     """All rows of files, one after the other."""
     for file in files:
         numbers = itertools.count()
-        for batch in table.batches(file, types):
+        for batch in table.batches(file, types(file)):
             for row in range(batch.num_rows):
                 yield file, batch, row, next(numbers)
 
 
-def some_rows(files: Sequence[Path], types: Mapping[str, str] | None, wanted: Sequence[int]) -> Kept[Row]:
+def some_rows(files: Sequence[Path], types: Types, wanted: Sequence[int]) -> Kept[Row]:
     """Copies of those of these numbers."""
     return Kept(lambda: _found(files, types, wanted), lambda row: int(row[1].get_total_buffer_size()))
 
 
-def _found(files: Sequence[Path], types: Mapping[str, str] | None, wanted: Sequence[int]) -> Iterator[Row]:
+def _found(files: Sequence[Path], types: Types, wanted: Sequence[int]) -> Iterator[Row]:
     rest, first = deque(wanted), 0
     for file in files:
         start = first
@@ -68,7 +70,7 @@ def _found(files: Sequence[Path], types: Mapping[str, str] | None, wanted: Seque
             if size is not None and (not rest or rest[0] >= first + size):
                 first += size
                 continue
-            for batch in table.batches(file, types, group=None if size is None else group):
+            for batch in table.batches(file, types(file), group=None if size is None else group):
                 while rest and rest[0] < first + batch.num_rows:
                     number = rest.popleft()
                     yield file, table.alone(batch, number - first), 0, number - start

@@ -159,6 +159,16 @@ def alone(batch: Any, row: int) -> Any:
         return batch.slice(row, 1)
 
 
+def names_of(file: Path) -> list[str]:
+    """What the columns of a table are called; nothing where it has no rows.
+
+    Raises:
+        MissingRuntime, BadData: see `batches`.
+    """
+    first = next(batches(file), None)
+    return [] if first is None else list(first.schema.names)
+
+
 def schema_of(file: Path) -> Any:
     """What columns a table has, and of what types; None: it has no rows.
 
