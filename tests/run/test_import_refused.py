@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from test_import_computed import FAR, NEAR, exported, imported, moved
 from tiny import normal
 
+from onnxq.checkpoints.matching.parameters import is_grid
 from onnxq.errors import BadModel
 from onnxq.quality import sqnr
 from onnxq.runtime.session import Session
@@ -207,11 +210,13 @@ def on_grid(*sizes: int, width: int = 24) -> NDArray:
     return np.concatenate([wave[place] for wave, place in zip(waves, places, strict=True)], -1).astype(np.float32)
 
 
-@pytest.mark.parametrize("sizes", [(6, 6), (5, 16), (5, 5, 6)], ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 2])
+@pytest.mark.parametrize("sizes", [(6, 6), (5, 16), (5, 5, 6), (4, 4, 4)], ids=str)
 @pytest.mark.parametrize("name", ["pos_embed", "_unsafe_view", "onnx::Add_7"])
-def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
-    """No checkpoint of DiT, PixArt and Stable Diffusion 3 has them; what is no such grid is asked for."""
-    places = on_grid(*sizes)
+def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tokens: int, tmp_path: Path) -> None:
+    """No checkpoint of DiT, PixArt and Stable Diffusion 3 has them, nor of MAE behind its tokens of no place; what is
+    no such grid is asked for."""
+    places = np.pad(on_grid(*sizes), [(tokens, 0), (0, 0)])
     n = places.shape[1]
     text = f'g (float[{len(places)},{n}] x) => (y) {{ [a] p = MatMul(x, "fc.w")  [b] y = Add(p, "{name}") }}'
     new = {"fc.w": normal(n, n, seed=9)}
@@ -222,10 +227,20 @@ def test_places_of_a_grid_are_kept(name: str, sizes: tuple[int, ...], tmp_path: 
     assert sqnr(x @ new["fc.w"] + places, Session(done.output).run({"x": x})[0]) > 100
     first, *_, last = np.indices(sizes).reshape(len(sizes), -1)
     axial = np.concatenate([normal(16, 24, seed=2)[first], normal(16, n - 24, seed=3)[last]], 1)
+    axial = np.pad(axial, [(tokens, 0), (0, 0)])
     for learned in (places + normal(*places.shape, seed=1), axial):
         model = exported(tmp_path, text, {"fc.w": normal(n, n), name: learned}, {})
         with pytest.raises(BadModel, match=f"{name} of the model gets nothing"):
             imported(tmp_path, model, new)
+
+
+@pytest.mark.parametrize("repeats", [np.repeat, lambda x, count, axis: np.tile(x, (count, 1))])
+def test_rows_that_are_repeated_are_soon_told_from_a_grid(repeats: Any) -> None:
+    for few in (1, 10):
+        rows = repeats(normal(few, 256), 110_000 // few, 0)
+        begin = time.process_time()
+        assert not is_grid(rows)
+        assert time.process_time() - begin < 1
 
 
 @pytest.mark.parametrize("case", ["chosen", "what comes later", "of the newer exporter"])

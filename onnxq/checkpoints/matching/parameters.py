@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,15 @@ def is_of_places(tensor: ir.TensorProtocol) -> bool:
 
 
 def is_grid(w: NDArray[Any]) -> bool:
-    """Whether rows are the places of a grid, and each column a wave along one axis of it and the same along others."""
+    """Whether rows are the places of a grid, and each column a wave along one axis of it and the same along others.
+
+    Rows of zeros may stand before them: of tokens that have no place.
+    """
     if w.ndim < 2 or not w.size or w.size != w.shape[-1] * w.shape[-2]:
         return False
-    x = w.reshape(w.shape[-2:])[:, :: -(-w.shape[-1] // LOOKED_AT)]
-    return any(_is_of_grid(x, size) for size in range(SHORTEST, len(x) // SHORTEST + 1) if len(x) % size == 0)
+    rows = w.reshape(w.shape[-2:])
+    x, first = rows[:, :: -(-w.shape[-1] // LOOKED_AT)], next((i for i, r in enumerate(rows[:FEW]) if r.any()), 0)
+    return any(_are_waves(axes) for part in (x, x[first:])[: 1 + bool(first)] for axes in _axes(part))
 
 
 def is_literal(name: str) -> bool:
@@ -164,9 +169,18 @@ def _is_of_waves(w: NDArray[np.float32]) -> bool:
 
 def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     """Whether x[n + 1] + x[n − 1] = 2 cos(ω) · x[n] along the axis, with a frequency for each line of it."""
-    x = np.moveaxis(w, axis, 0).astype(np.float64)
-    if len(x) < FEW and (len(x) - 3) * (x.size // max(len(x), 1)) < MANY:  # of few places many frequencies tell it
-        return False
+    x = np.moveaxis(w, axis, 0)
+    return (len(x) >= FEW or _freedoms(x) >= MANY) and _holds(x)  # of few places many frequencies tell it
+
+
+def _freedoms(x: NDArray[Any]) -> int:
+    """How many equations there are more than frequencies."""
+    return (len(x) - 3) * (x.size // max(len(x), 1))
+
+
+def _holds(x: NDArray[Any]) -> bool:
+    """Whether the equation holds along the first axis."""
+    x = x.astype(np.float64)
     full: NDArray[np.bool_] = np.array(
         [x.ndim == 1 or bool(line.any()) for line in x]
     )  # zeros are the place of padding
@@ -180,21 +194,30 @@ def _is_wave(w: NDArray[np.float32], axis: int) -> bool:
     return sqnr(both - mean, factor * middle - mean) >= WAVES
 
 
-def _is_of_grid(x: NDArray[Any], size: int) -> bool:
-    """The same, if the last axis has so many places."""
-    grid = x.reshape(-1, size, x.shape[1])
-    if not any(kept[0] for kept in _kept(grid[..., :1])):
-        return False
-    before, last = _kept(grid)
-    if not (before | last).all() or before.all() or last.all():
-        return False
-    others = grid[:, 0, ~before]
-    return _is_wave(grid[0][:, ~last], 0) and (_is_wave(others, 0) or is_grid(others))
+def _axes(x: NDArray[Any]) -> Iterator[list[NDArray[Any]]]:
+    """What the columns of each axis of a grid are along it, the last axis first, for each grid that rows may be.
+
+    Columns of other axes than the last keep their number along that: they change at multiples of its size alone.
+    """
+    slow = np.flatnonzero((x[:SHORTEST] == x[0]).all(0))
+    if len(x) < SHORTEST**2 or not slow.size:
+        return
+    at = np.flatnonzero((x[1:] != x[:-1])[:, slow].any(1)) + 1
+    changes = x[at][:, slow] != x[at - 1][:, slow]
+    steps = np.array([np.gcd.reduce(at[found]) if found.any() else 0 for found in changes.T])
+    for size in range(SHORTEST, len(x) // SHORTEST + 1):
+        if len(x) % size or not (others := slow[(steps > 0) & (steps % size == 0)]).size:
+            continue
+        own = np.setdiff1d(np.arange(x.shape[1]), slow[steps % size == 0])
+        if own.size and (x[size, own] == x[0, own]).all() and (x[size:, own] == x[:-size, own]).all():
+            before = x[::size, others]
+            yield from ([x[:size, own], *axes] for axes in ([before], *_axes(before)))
 
 
-def _kept(grid: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which columns are the same along those axes of a grid before the last, and which along that."""
-    return (grid == grid[:1]).all((0, 1)), (grid == grid[:, :1]).all((0, 1))
+def _are_waves(axes: Sequence[NDArray[Any]]) -> bool:
+    """Whether all columns of axes of a grid are waves: of few places of each many frequencies of all tell it."""
+    tells = all(len(x) >= FEW for x in axes) or sum(map(_freedoms, axes)) >= MANY
+    return tells and all(map(_holds, axes))
 
 
 def _is_banded(w: NDArray[np.float32]) -> bool:
