@@ -21,6 +21,7 @@ class Result:
 
     Attributes:
         bytes_before, bytes_after: of the model's files.
+        is_outweighed: whether they are more for what describes the nodes alone.
         was_auto: whether the scheme was chosen here.
         copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
         signature: how it was made, as its metadata say; None of a copy.
@@ -34,6 +35,7 @@ class Result:
     recipe: Recipe
     bytes_before: int
     bytes_after: int
+    is_outweighed: bool = False
     was_auto: bool = False
     copied: str = ""
     signature: Signature | None = None

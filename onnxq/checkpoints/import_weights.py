@@ -105,7 +105,11 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """What `import_weights` did. The check is against the model with the unpacked weights."""
+    """What `import_weights` did. The check is against the model with the unpacked weights.
+
+    Attributes:
+        is_outweighed: whether the file is larger for what describes the nodes alone.
+    """
 
     output: Path
     plan: Plan
@@ -113,6 +117,7 @@ class Imported:
     check: Check | None
     bytes_before: int
     bytes_after: int
+    is_outweighed: bool = False
 
 
 @bounded
@@ -178,7 +183,8 @@ def import_weights(
         kept_to = kept_rules(staged, target)
         proof = kept_to.told(_check(loaded, plan, recipe, staged, environment)) if check else None
         guard.publish(staged, destination)
-    return Imported(destination, plan, told, proof, before, nbytes)
+    is_outweighed = model is not None and write.is_outweighed(path, rewritten, (before, nbytes))
+    return Imported(destination, plan, told, proof, before, nbytes, is_outweighed)
 
 
 def _signed(model: ir.Model, target: str, told: Match) -> ir.Model:

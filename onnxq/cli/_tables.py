@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from rich.console import Group
@@ -30,10 +31,11 @@ from onnxq.runtime.machine import threads_in_words
 from onnxq.runtime.timing import speed_in_words
 from onnxq.targets.rules import Finding
 
+if TYPE_CHECKING:  # which few commands need
+    from onnxq.checkpoints.import_weights import Imported
+
 #: Regions of which a table tells: those that take longest.
 MOST_REGIONS = 3
-#: Bytes of a file up to which names and scales may be more than what its weights lose.
-SMALL_FILE = 1 << 18
 
 
 def plan_table(plan: Plan, *, each_node: bool = False) -> Table:
@@ -77,14 +79,13 @@ def result_table(result: Result) -> Group:
     """Size, error and speed."""
     method = result.recipe.calibration if result.plan.those(Method.STATIC) else ""
     machine = "" if result.signature is None else result.signature.machine
-    sizes = result.bytes_before, result.bytes_after
     notes = (*result.further_notes, *result.notes)
-    return _outcome(sizes, method, result.check, notes, machine=machine, score=result.score)
+    return _outcome(size_words(result), method, result.check, notes, machine=machine, score=result.score)
 
 
-def import_table(before: int, after: int, check: Check | None) -> Group:
+def import_table(done: Imported) -> Group:
     """Size, error and speed of a model with imported weights."""
-    return _outcome((before, after), "", check, () if check is None else check.further_notes)
+    return _outcome(size_words(done), "", done.check, () if done.check is None else done.check.further_notes)
 
 
 def conversion_table(before: int, after: int, check: Check | None) -> Group:
@@ -107,14 +108,15 @@ def check_table(check: Check) -> Group:
     return _outcome(None, "", check, check.notes, score=check.score)
 
 
-def size_words(before: int, after: int) -> tuple[str, str]:
+def size_words(done: Result | Imported) -> tuple[str, str]:
     """How large a file became, and what that is of float; why it is more, where it has few weights."""
-    why = "; what describes the nodes outweighs so few weights" if before < after < SMALL_FILE else ""
+    before, after = done.bytes_before, done.bytes_after
+    why = "; what describes the nodes outweighs so few weights" if done.is_outweighed else ""
     return f"{nbytes(before)} → {nbytes(after)}", f"{after / max(1, before):.2f} of float{why}"
 
 
 def _outcome(
-    sizes: tuple[int, int] | None,
+    size: tuple[str, str] | None,
     method: str,
     check: Check | None,
     notes: Sequence[str],
@@ -124,9 +126,8 @@ def _outcome(
 ) -> Group:
     """The notes go below the table: they are sentences, too long for its columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    if sizes is not None:
-        before, after = sizes
-        table.add_row("size", *size_words(before, after))
+    if size is not None:
+        table.add_row("size", *size)
     if method:
         table.add_row("ranges", method, "of activations, by calibration")
     if score is not None:

@@ -128,7 +128,7 @@ def import_weights(files: tuple[Path, ...], **options: Any) -> None:
         out.print(one_line(f"rounded: {node}: {what}"))
     for note in done.match.notes:
         out.print(note)
-    out.print(_tables.import_table(done.bytes_before, done.bytes_after, done.check))
+    out.print(_tables.import_table(done))
     _written.end(done.check)
 
 

@@ -16,13 +16,14 @@ from onnxq.files.data_files import own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
-from onnxq.model.load import to_proto
+from onnxq.model.load import load_model, to_proto
 from onnxq.output.data_writer import ALIGNMENT, LAYER, Content, DataWriter, ShardSize, by_layer, require_shard_size
 from onnxq.output.share_codes import Sharing
 
 __all__ = [
     "ALIGNMENT",
     "check_destination",
+    "is_outweighed",
     "make_folder",
     "nbytes_to_write",
     "own_data",
@@ -93,6 +94,17 @@ def tensors_to_write(model: ir.Model) -> list[ir.Value]:
 def nbytes_to_write(model: ir.Model) -> int:
     """Bytes of all initializers, as they will be written."""
     return sum(_nbytes(value) for value in tensors_to_write(model))
+
+
+def is_outweighed(source: Path, made: ir.Model, sizes: tuple[int, int]) -> bool:
+    """Whether a file is larger than that of the model it was made of for what describes nodes alone.
+
+    Args:
+        made: what was written.
+        sizes: of both files.
+    """
+    before, after = sizes
+    return before < after and nbytes_to_write(made) <= nbytes_to_write(load_model(source))
 
 
 def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None, shard_size: ShardSize = None) -> int:
