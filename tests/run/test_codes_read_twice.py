@@ -229,6 +229,8 @@ def test_a_tied_table_of_halves_has_codes_again(word: str, tmp_path: Path) -> No
         scales = [x for x in onnx.load(out).graph.initializer if "scale" in x.name and np.prod(x.dims) > 1000]
         assert [x.data_type for x in scales] == [onnx.TensorProto.FLOAT16]
         assert out.stat().st_size < (400 * 128 + 100 * 128) * (1.1 if target == "onnx" else 0.75)
+        back = convert(out, "onnxq", tmp_path / f"{target}.onnx")
+        assert len(back.kept) == 3 and not back.again
         out.unlink()
 
 

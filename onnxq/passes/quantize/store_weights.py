@@ -143,11 +143,12 @@ def _unpack(constants: WeightForms, weight: Weight, encoding: Encoding, opset: i
 def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
     """Codes of a type that ONNX has, with one scale a channel."""
     format, typed = encoding.format, encoding.part(layouts.codes)
+    steps = encoding.part(layouts.by_channel(layouts.scales), ir.DataType.FLOAT)
     x = chain.cast(chain.initializer(f"_{format.name}", typed), ir.DataType.FLOAT)
     if format.offset_type is not None:
         zeros = encoding.part(layouts.by_channel(layouts.zero_points))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
-    return chain.op("Mul", x, chain.scales(encoding, layouts.by_channel(layouts.scales)))
+    return chain.op("Mul", x, chain.initializer("_scale", steps))
 
 
 def _of_kernels(constants: WeightForms, weight: Weight, format: formats.Format, block: int) -> Encoding:
@@ -176,7 +177,7 @@ def _unpack_blocks(chain: Chain, encoding: Encoding) -> ir.Value:
     elif encoding.format.offset_type is not None:
         zeros = encoding.part(layouts.column(layouts.zero_points_by_row))
         x = chain.op("Sub", x, chain.cast(chain.initializer("_zero_point", zeros), ir.DataType.FLOAT))
-    x = chain.op("Mul", x, chain.scales(encoding, layouts.column(layouts.scales_by_row)))
+    x = chain.op("Mul", x, chain.scales_of_blocks(encoding))
     rest = [size for i, size in enumerate(shape) if i != axis]
     x = chain.op("Reshape", x, chain.small("shape", np.array([*rest, outline.blocks * outline.block], np.int64)))
     if outline.blocks * outline.block != shape[axis]:
@@ -203,9 +204,9 @@ class Chain:
         made.meta[SOURCE] = self.weight.meta.get(SOURCE, self.weight.name)
         return made
 
-    def scales(self, encoding: Encoding, layout: layouts.Layout) -> ir.Value:
-        """Scales as float32; in the file they are float16 where they, and the weight, are: a head's are, too."""
-        made = self.initializer("_scale", encoding.part(layout, ir.DataType.FLOAT))
+    def scales_of_blocks(self, encoding: Encoding) -> ir.Value:
+        """As float32; in the file they are float16 where they, and the weight, are: a head's are, too."""
+        made = self.initializer("_scale", encoding.part(layouts.column(layouts.scales_by_row), ir.DataType.FLOAT))
         if encoding.half_scales and self.weight.dtype is ir.DataType.FLOAT16:
             made.meta[STORED_TYPE] = ir.DataType.FLOAT16
         return made

@@ -14,11 +14,13 @@ from onnxq.model import graph
 from onnxq.model.origin import HALVES
 from onnxq.passes.restore._restored import Restored, RestorePass, Stored, array_of, before_cast, read_instead
 
+_SCALES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _BYTE_TYPES = {ir.DataType.INT8: "int8", ir.DataType.UINT8: "uint8"}
 
 
 class ReadChains(RestorePass):
-    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], Reshape, Slice, Transpose, Cast.
+    """Cast and the unpacking of nibbles, Sub or Gather, Mul by scales [blocks, 1], or what casts them, Reshape, Slice,
+    Transpose, Cast.
 
     Args:
         kernels: read kernels of convolutions too, whose blocks lie in flattened rows, by a Reshape at the end: as plain
@@ -32,8 +34,8 @@ class ReadChains(RestorePass):
     def restore(self, node: ir.Node, restored: Restored) -> bool:
         if not graph.is_op(node, "Mul") or len(node.inputs) != 2:
             return False
-        value, scales = node.inputs[0], graph.constant(node.inputs[1])
-        if value is None or scales is None or len(scales.shape) != 2 or scales.shape.numpy()[1] != 1:
+        value, scales = node.inputs[0], graph.constant(before_cast(node.inputs[1]))
+        if value is None or scales is None or scales.dtype not in _SCALES or scales.shape.numpy()[1:] != (1,):
             return False
         found = _codes(value)
         if found is None:
@@ -82,12 +84,12 @@ class ReadChains(RestorePass):
             flat = numbers.reshape(*rest, padded)[..., :k]
             return QuantizedTensor(format, how, flat, steps, None if zeros is None else zeros.reshape(steps.shape))
 
-        stored = Stored(format, how, (*rest, k), weight).transposed(order)
+        stored = Stored(format, how, (*rest, k), weight, scales.dtype is ir.DataType.FLOAT16).transposed(order)
         if kernel is not None and is_kernel:
             return _read_kernel(node, kernel, source, stored, dtype, restored)
         above = value.producer()
         zeros = before_cast(above.inputs[1]) if above is not None and graph.is_op(above, "Sub") else None
-        read_instead(last, restored.weight(node, source, stored, dtype, zeros), restored)
+        read_instead(last, restored.weight(node, source, stored, dtype, zeros, before_cast(node.inputs[1])), restored)
         return True
 
 
