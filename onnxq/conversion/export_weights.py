@@ -30,7 +30,6 @@ from onnxq.job import Environment
 from onnxq.model import graph
 from onnxq.model.origin import BY_INPUTS, HALVES, LIES, OF_BODY, ORIGIN, RESTORED, WEIGHT_TURNED
 from onnxq.model.weights import Weight, find_weights
-from onnxq.passes.merge_equal import equal_names
 from onnxq.version import __version__
 
 _CODES = rf"_(nbits|Q\d+G?\d*|quantized|q?weight_quantized|qweight|(rows_)?({'|'.join(formats.names())})\d*)(_\d+)?"
@@ -41,8 +40,6 @@ _SUFFIX = re.compile(rf"({_CODES}_float)*{_CODES}$")
 _NUMBERED = re.compile(r"onnx::\w+$")
 #: What reads constants that layers are found by: others are put in by their own names.
 _BY_NODE = ("MatMul", "Gemm", "Gather")
-#: Numbers of all constants together that a file has once more, by other names: more are none of a model.
-MOST_COPIED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -165,19 +162,6 @@ def by_inputs(model: ir.Model) -> list[str]:
 
 
 def _named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | None]]:
-    """Those that stand for others, which were equal, are there by the names of these too."""
-    found, equal, copied = [*_constants_named(model)], equal_names(model), 0
-    yield from found
-    names = {name for name, *_ in found}
-    for name, tensor, weight in found:
-        for other in equal.get(name, ()):
-            copied += tensor.size
-            if other not in names and copied <= MOST_COPIED:
-                names.add(other)
-                yield other, tensor, weight
-
-
-def _constants_named(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol, Weight | None]]:
     known = {id(w.value): w for w in find_weights(model)}
     names: set[str] = set()
     for value in constants(model):

@@ -16,7 +16,9 @@ from onnxq.files.data_files import own_data
 from onnxq.files.guard import Guard
 from onnxq.files.publish import publish
 from onnxq.files.staging import as_sentences, staging, write
+from onnxq.model import graph
 from onnxq.model.load import load_model, to_proto
+from onnxq.model.origin import ORIGIN
 from onnxq.output.data_writer import ALIGNMENT, LAYER, Content, DataWriter, ShardSize, by_layer, require_shard_size
 from onnxq.output.share_codes import Sharing
 
@@ -134,7 +136,7 @@ def save(model: ir.Model, path: Path, progress: Progress = lambda nbytes: None, 
 
 def _write_tensors(model: ir.Model, data: DataWriter | None, progress: Progress, values: list[ir.Value]) -> None:
     """Large tensors go to `data`, if there is one; the others are just bytes in the model afterwards."""
-    tied: dict[Hashable, ir.Value] = {}
+    tied: dict[Hashable, list[ir.Value]] = {}
     sharing = Sharing(tensors_to_write(model))
     for value in sharing.in_order(values):
         tensor = value.const_value
@@ -156,7 +158,7 @@ def _save_graph(model: ir.Model, path: Path) -> int:
     return path.stat().st_size
 
 
-def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, ir.Value]) -> bool:
+def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, list[ir.Value]]) -> bool:
     """Whether operators of the onnxq domain read the same bytes under another name; then that name takes over.
 
     They read a table in the same tiles whether they look rows up or multiply by them, and whichever way it lay in the
@@ -165,12 +167,30 @@ def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, ir.Value]) 
     if value.graph is None or any(use.node.domain != own_ops.DOMAIN for use in value.uses()) or value.is_graph_output():
         return False
     tensor = content.tensor
-    first = tied.setdefault((id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), content.hash()), value)
-    if first is value:
+    key = (id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), content.hash())
+    equal = tied.setdefault(key, [])
+    first = next((other for other in equal if _are_of_one_weight(other, value)), None)
+    if first is None:
+        equal.append(value)
         return False
     value.replace_all_uses_with(first)
     value.graph.initializers.pop(value.name or "")
     return True
+
+
+def _are_of_one_weight(a: ir.Value, b: ir.Value) -> bool:
+    """Whether equal constants may be one: of weights that are equal before training each has its name, but for a table
+    and its head."""
+    first, second = _weight(a), _weight(b)
+    is_looked_up = any(use.node.op_type == own_ops.GATHER for use in (*a.uses(), *b.uses()))
+    return None in (first, second) or first == second or is_looked_up
+
+
+def _weight(value: ir.Value) -> str | None:
+    """Which one a constant is of, or that it is one itself: floats, and biases of products of codes."""
+    tensor, origin = value.const_value, value.meta.get(ORIGIN)
+    is_own = tensor is not None and tensor.dtype in (*graph.FLOATS, ir.DataType.INT32) and tensor.size > 1
+    return str(origin) if origin else value.name if is_own else None
 
 
 def _nbytes(value: ir.Value) -> int:

@@ -1,22 +1,16 @@
-"""Equal constants are kept once, and the model says what the others were called.
-
-Norms before training are all equal, and some are after it. A checkpoint that is made of the quantized file has them by
-all of their names again: it is for models in which they differ, too.
-"""
+"""Equal constants are kept once, but for parameters: those of norms and zeros before training, and some after it, each
+of which a checkpoint that is made of the quantized file is to have by its own name, as its readers may change it."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from onnxq.files import limits, schemas
 from onnxq.model import graph
+from onnxq.model.origin import ORIGIN
 
-#: Key of a model's metadata: by the name of a constant, those of the others that it stands for.
-EQUAL = "onnxq.equal"
 #: Numbers of a constant that is compared with others.
 MOST = 1 << 16
 
@@ -24,23 +18,22 @@ MOST = 1 << 16
 class MergeEqual(ir.passes.InPlacePass):
     """Let all that read equal constants of a graph, up to `MOST` numbers, read the first of them.
 
-    Of the others the model says the names of those that may be parameters: floats, more than one of them or of a
-    module, by no name that an exporter makes up.
+    1. Those that may be parameters stay: floats, more than one of them or of a module, by no name that exporters make
+       up. What was computed of one is that.
+    2. But a table of rows and what else has its numbers are one weight: a tied head.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        names, modified = equal_names(model), False
+        modified = False
         for owner in graph.graphs(model):
-            for first, *others in equal_constants(owner):
-                keep_one(first, others)
-                modified |= bool(others)
-                known = names.pop(first.name or "", [])
-                for value in others:
-                    known += [value.name or ""] * _may_be_parameter(value) + names.pop(value.name or "", [])
-                if known:
-                    names[first.name or ""] = known
-        if modified and names:
-            model.metadata_props[EQUAL] = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+            for values in equal_constants(owner):
+                is_table = any(graph.is_op(use.node, "Gather") and use.idx == 0 for v in values for use in v.uses())
+                same: dict[str, list[ir.Value]] = {}
+                for value in values:
+                    same.setdefault("" if is_table else _parameter(value), []).append(value)
+                for first, *others in same.values():
+                    keep_one(first, others)
+                    modified |= bool(others)
         return ir.passes.PassResult(model, modified=modified)
 
 
@@ -65,16 +58,10 @@ def keep_one(kept: ir.Value, others: Iterable[ir.Value]) -> None:
         del other.graph.initializers[other.name or ""]
 
 
-def equal_names(model: ir.Model) -> dict[str, list[str]]:
-    """What the metadata of a model say under `EQUAL`; nothing where that is no such table."""
-    try:
-        return schemas.checked(limits.parse_json(model.metadata_props.get(EQUAL, "{}")), dict[str, list[str]])
-    except (ValueError, TypeError):
-        return {}
-
-
-def _may_be_parameter(value: ir.Value) -> bool:
-    name, tensor = value.name or "", value.const_value
+def _parameter(value: ir.Value) -> str:
+    """What the parameter is called that a constant may be; "" if it is none."""
+    name, tensor = str(value.meta.get(ORIGIN, value.name)), value.const_value
     assert tensor is not None
     is_made_up = "::" in name or name.startswith("/")
-    return tensor.dtype in graph.FLOATS and (tensor.size > 1 or "." in name) and not is_made_up
+    may_be = tensor.dtype in graph.FLOATS and (tensor.size > 1 or "." in name) and not is_made_up
+    return name if may_be else ""
