@@ -211,9 +211,11 @@ def _quantized(request: Request, trace: Trace) -> Result:
     doubts = [drafts.score.doubt] if drafts.score is not None and drafts.score.doubt else []
     found = (*_what_gave_ranges(request, job, ranges), *_what_data_chose(job), *doubts)
     notes = (*_notes(request, signature), *balance, *corrected.notes, *learned.notes, *found)
+    result = Result(destination, plan, proof, job.recipe, before, nbytes, was_auto)
     is_outweighed = save.is_outweighed(job.path, rewritten, (before, nbytes))
-    result = Result(destination, plan, proof, job.recipe, before, nbytes, is_outweighed, was_auto)
-    return dataclasses.replace(result, signature=signature, notes=notes, score=drafts.score)
+    return dataclasses.replace(
+        result, signature=signature, notes=notes, score=drafts.score, is_outweighed=is_outweighed
+    )
 
 
 def _what_gave_ranges(request: Request, job: Job, ranges: Ranges) -> Iterator[str]:

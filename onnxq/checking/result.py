@@ -21,12 +21,12 @@ class Result:
 
     Attributes:
         bytes_before, bytes_after: of the model's files.
-        is_outweighed: whether they are more for what describes the nodes alone.
         was_auto: whether the scheme was chosen here.
         copied: why there was nothing to do, so that the output is a copy of the model; empty if it is not.
         signature: how it was made, as its metadata say; None of a copy.
         notes: what is not as usual, in sentences.
         score: what the user's own function found.
+        is_outweighed: whether the files are larger for what describes the nodes alone.
     """
 
     output: Path
@@ -35,12 +35,12 @@ class Result:
     recipe: Recipe
     bytes_before: int
     bytes_after: int
-    is_outweighed: bool = False
     was_auto: bool = False
     copied: str = ""
     signature: Signature | None = None
     notes: tuple[str, ...] = ()
     score: Score | None = None
+    is_outweighed: bool = False
 
     def unverified(self, *, floor_given: bool = False) -> str:
         """Why nobody knows how good the file is, or that its runtime refuses or breaks it, in a sentence; empty where
