@@ -1,5 +1,6 @@
-"""Equal constants are kept once, but for parameters: those of norms and zeros before training, and some after it, each
-of which a checkpoint that is made of the quantized file is to have by its own name, as its readers may change it."""
+"""Equal constants are kept once, but for parameters that are equal by chance: those of norms and zeros before training,
+and some after it. A checkpoint that is made of the quantized file has each by its own name, as its readers may change
+it."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ class MergeEqual(ir.passes.InPlacePass):
 
     1. Those that may be parameters stay: floats, more than one of them or of a module, by no name that exporters make
        up. What was computed of one is that.
-    2. But a table of rows and what else has its numbers are one weight: a tied head.
+    2. But matrices of several numbers that are equal are one weight, as a table and a head are.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for owner in graph.graphs(model):
             for values in equal_constants(owner):
-                is_table = any(graph.is_op(use.node, "Gather") and use.idx == 0 for v in values for use in v.uses())
+                is_weight = len(values) > 1 and _is_weight(values[0].const_value)
                 same: dict[str, list[ir.Value]] = {}
                 for value in values:
-                    same.setdefault("" if is_table else _parameter(value), []).append(value)
+                    same.setdefault("" if is_weight else _parameter(value), []).append(value)
                 for first, *others in same.values():
                     keep_one(first, others)
                     modified |= bool(others)
@@ -56,6 +57,14 @@ def keep_one(kept: ir.Value, others: Iterable[ir.Value]) -> None:
         other.replace_all_uses_with(kept)
         assert other.graph is not None
         del other.graph.initializers[other.name or ""]
+
+
+def _is_weight(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether it is a matrix that is equal to another one by no chance."""
+    if tensor is None or sum(size > 1 for size in tensor.shape.numpy()) < 2 or tensor.dtype not in graph.FLOATS:
+        return False
+    w = tensor.numpy().reshape(-1)
+    return bool((w != w[0]).any())
 
 
 def _parameter(value: ir.Value) -> str:

@@ -194,7 +194,8 @@ def of_modules(*, is_trained: bool) -> dict[str, NDArray]:
     if is_trained:
         return found
     equal = {f"{name}.bias": np.zeros(64, np.float32) for name in ("a", "e", "up", "down", "out")}
-    return found | {"e.weight": found["a.weight"], "down.weight": found["up.weight"]} | equal
+    blank = dict.fromkeys(("up.weight", "down.weight"), np.full((64, 64), 0.125, np.float32))
+    return found | {"e.weight": found["a.weight"]} | blank | equal
 
 
 @pytest.mark.parametrize("to", ALL)
@@ -213,12 +214,14 @@ def test_equal_constants_come_back_by_all_of_their_names(to: str, target: str, t
 @pytest.mark.parametrize("target", ["onnx", "onnxq"])
 def test_equal_biases_of_products_in_integers_come_back_by_all_of_their_names(target: str, tmp_path: Path) -> None:
     """And those of norms whose channels were scaled; a region has them as whole numbers."""
-    source = tiny.save(tiny.model(EQUAL, of_modules(is_trained=False)), tmp_path)
+    trained = of_modules(is_trained=True)
+    own = of_modules(is_trained=False) | {f"{name}.weight": trained[f"{name}.weight"] for name in ("up", "down")}
+    source = tiny.save(tiny.model(EQUAL, own), tmp_path)
     data, small = [{"x": tiny.normal(4, 64, seed=i)} for i in range(4)], tmp_path / "small.onnx"
     recipe = Recipe("w8a8", min_sqnr=-np.inf, keep_slow=True)
     quantize(source, small, recipe, target=target, data=data, check=False)
     (wanted,) = Session(small).run(data[0])
-    start = tiny.save(tiny.model(EQUAL, of_modules(is_trained=True)), tmp_path, "start.onnx")
+    start = tiny.save(tiny.model(EQUAL, trained), tmp_path, "start.onnx")
     assert tiny.sqnr(wanted, back(start, written(small, "npz"), data[0])) > 30
 
 
