@@ -10,16 +10,18 @@ import inspect
 import mmap
 import numbers
 import os
+import re
 import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from onnxq.errors import BadModel, BadOutput, BadRecipe, Bug, OnnxqError, OutOfMemory, first_line, is_of_memory
+from onnxq.progress import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,13 +69,46 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> T:
         try:
-            given = signature.bind(*arguments, **options).arguments
+            bound = signature.bind(*arguments, **options)
         except TypeError as error:
             raise BadRecipe(f"{function.__name__}(): {error}") from None
-        require_types(function, given)
-        return function(*arguments, **options)
+        require_types(function, bound.arguments)
+        if "progress" in bound.arguments:
+            bound.arguments["progress"] = _heard(bound.arguments["progress"])
+        return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+class _Heard:
+    """Somebody else's, whose failures are their own.
+
+    Raises:
+        BadRecipe: from its methods, where those of the other fail.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        _called(self._progress.start, what, total, unit)
+
+    def advance(self, done: int) -> None:
+        _called(self._progress.advance, done)
+
+
+def _called(method: Callable[..., None], *arguments: Any) -> None:
+    try:
+        method(*arguments)
+    except Exception as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise BadRecipe(f"the progress that was given fails in {method.__name__}() with {what}") from error
+
+
+def _heard(progress: Any) -> Any:
+    """What to call in the place of what a caller gave as progress: itself, where it is one of ours."""
+    is_ours = type(progress).__module__.partition(".")[0] == "onnxq"
+    return _Heard(progress) if isinstance(progress, Progress) and not is_ours else progress
 
 
 def require_types(declared: Any, given: Mapping[str, object]) -> None:
@@ -100,7 +135,8 @@ def _hints(declared: Any) -> dict[str, Any]:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value may be of a declared type: what generics hold is looked at in tuples and dicts alone."""
+    """Whether a value may be of a declared type: what generics hold is looked at in tuples, dicts, and lists of words
+    and numbers alone."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
@@ -108,14 +144,22 @@ def _fits(value: object, hint: Any) -> bool:
         return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
+    if origin in (list, Sequence) and inner[0] in (int, float, str) and isinstance(value, (list, tuple)):
+        return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
     if origin is dict and inner[-1] is not Any:
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    if hint is Path and isinstance(value, os.PathLike):
+        return isinstance(os.fspath(value), str)
     kind = origin or hint
     kind = {int: numbers.Integral, float: numbers.Real, Path: os.PathLike}.get(kind, kind)
     try:
         return isinstance(value, kind)
     except TypeError:  # Any, protocols
         return True
+
+
+#: What Python says of names that no file can have.
+_NO_NAME = re.compile("embedded null|surrogates not allowed")
 
 
 def as_sentence(error: BaseException) -> OnnxqError:
@@ -128,6 +172,8 @@ def as_sentence(error: BaseException) -> OnnxqError:
         return BadModel(f"the model or a file given with it is nested too deeply to be read{where}")
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return BadOutput(_of_the_system(error))
+    if _NO_NAME.search(str(error)):
+        return BadRecipe("a name that was given holds a NUL, or half a character, which no file's name does")
     kind = type(error).__name__
     if _is_at_a_limit():
         return OutOfMemory(f"there is not enough memory{where}: {kind} ({first_line(error)})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +48,15 @@ def places(path: Path) -> dict[str, Place] | None:
             found = {"": _place(file, 0, path.stat().st_size)}
         else:
             with zipfile.ZipFile(file) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                members = _members(archive, path.stat().st_size)
+                if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                     return None
+                for member in members:
+                    _member(archive, member)
                 if damaged := archive.testzip():
                     raise ValueError(f"its member '{damaged}' is damaged")
-                members = [(m.filename, m.header_offset, m.file_size) for m in archive.infolist()]
-            found = {name.removesuffix(".npy"): _place(file, _begin(file, at), size) for name, at, size in members}
+            begins = {each.filename.removesuffix(".npy"): (_begin(file, each.header_offset), each) for each in members}
+            found = {name: _place(file, first, each.file_size) for name, (first, each) in begins.items()}
     whole = {name: place for name, place in found.items() if place is not None}
     return whole if len(whole) == len(found) else None
 
@@ -127,7 +131,8 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """
     try:
         with limits.open_file(path, BadData) as opened, zipfile.ZipFile(opened) as archive:
-            found = {member.filename.removesuffix(".npy"): _member(archive, member) for member in archive.infolist()}
+            members = _members(archive, path.stat().st_size)
+            found = {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
     except (BadData, ValueError):
         raise
     except Exception as error:  # zipfile and what it unpacks with have a dozen kinds
@@ -137,10 +142,25 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     return found
 
 
+def _members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
+    """What an archive of so many bytes holds, nothing twice."""
+    found = archive.infolist()
+    name, count = (
+        Counter(member.filename.removesuffix(".npy") for member in found).most_common(1)[0] if found else ("", 0)
+    )
+    if count > 1:
+        raise ValueError(f"it holds '{name}' {count} times")
+    if sum(member.compress_size for member in found) > size:
+        raise ValueError("the archive is damaged: its members share bytes")
+    return found
+
+
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype]:
     name = member.filename
     if member.file_size > min(limits.MEMBER_BYTES, limits.INFLATION * member.compress_size + _HEADER):
         raise ValueError(f"its member '{name}' would unpack to {limits.in_words(member.file_size)}")
+    if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+        raise ValueError(f"the archive is damaged: '{name}' has two lengths")
     if member.flag_bits & 1:
         raise ValueError(f"its member '{name}' is encrypted")
     try:

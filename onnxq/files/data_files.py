@@ -26,6 +26,7 @@ _MODEL = b"\x08"
 #: How names of data end, and the length of that with the hash before it.
 _SUFFIX, _TAIL = b".data", 16 + len(b".data")
 #: Suffixes of models that onnx reads as JSON or text.
+_PLAIN = re.compile(r"""[^\x00-\x1f"'\\\x7f-\U0010ffff]*$""")
 _TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
 
@@ -121,8 +122,9 @@ def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
 
 
 def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
-    """The names that stand anywhere in a file, by their hashes, which no encoding of text changes."""
-    every = {name: os.fsencode(name)[-_TAIL:] for name in names}
+    """The names that stand anywhere in a file, by their hashes, which no encoding of text changes; others by what
+    stands in them behind the last letter that JSON or protobuf's text may spell otherwise."""
+    every = {name: _PLAIN.search(name)[0].encode()[-_TAIL:] for name in names}  # type: ignore[index]
     found: set[bytes] = set()
     for block in _blocks(file):
         at = -1

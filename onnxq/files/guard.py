@@ -44,6 +44,7 @@ class Guard:
         self.force = force
         self._read: dict[Path, None] = {}
         self._written: dict[Path, str] = {}
+        self._data: dict[str, Path] = {}  # of models that were written, which have names by their bytes
 
     def reads(self, *sources: object) -> None:
         """Keep these as they are: files, folders with everything in them, `module:function`. Others are no paths.
@@ -137,8 +138,11 @@ class Guard:
         Raises:
             BadOutput: it cannot be written, came into being since `writes` was asked, or was read since.
         """
+        option = self._written.get(path, "-o")
         if _is_data(path):  # of a model that was read since `writes` was asked
-            raise _is_read(path, self._written.get(path, "-o"))
+            raise _is_read(path, option)
+        if model := self._data.get(os.path.realpath(path)):
+            raise BadOutput(f"'{path}' holds the data of '{model}'; choose another name with {option}")
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
         mirror.publish(path)
 
@@ -146,10 +150,13 @@ class Guard:
         """Move a staged model and its data into place.
 
         Raises:
-            BadOutput: it cannot be written, or came into being since `writes` was asked.
+            BadOutput: it cannot be written, or came into being since `writes` was asked; so for its data, of which the
+                names are known by now only.
         """
-        publish(staged, output, replace=self.force, read=self._read)
-        mirror.publish(output, tuple(own_data(output)))
+        publish(staged, output, replace=self.force, read=[*self._read, *map(Path, _data_of_models)])
+        data = own_data(output)
+        self._data |= {os.path.realpath(path): output for path in data}
+        mirror.publish(output, tuple(data))
 
     def _require_unread(self, path: Path, option: str) -> None:
         if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):

@@ -165,6 +165,16 @@ def replaced(folder: Path, report: str) -> frozenset[str] | None:
     return frozenset(there.files)
 
 
+def text_in(folder: Path, name: str, most: int) -> str:
+    """The text of a file in the folder of a store that an output becomes, or of its first bytes.
+
+    Raises:
+        BadOutput: it cannot be read.
+    """
+    url = storage.inside(_outputs[folder], name)
+    return storage.read(url, 0, min(most, storage.known(url, BadOutput).size), BadOutput).decode("utf-8", "replace")
+
+
 def publish(path: Path, data: tuple[Path, ...] = ()) -> None:
     """Move a file that was written here to where it belongs, the data that it refers to first. What is there stays,
     unless this process put it there, or `let_replace` was told that it may go.

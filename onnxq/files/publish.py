@@ -4,6 +4,7 @@ its own, and folders of stores, which no two runs fill by halves unnoticed."""
 from __future__ import annotations
 
 import filecmp
+import os
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
         read: files that stay as they are, whoever refers to them.
 
     Raises:
-        BadOutput: it cannot be written, or is there and `replace` is off.
+        BadOutput: it cannot be written, or is there and `replace` is off; so for its data, where other bytes are.
     """
     kept = [path for path in read if path.exists()]
     with staging.as_sentences(output):
         new = data_files.own_data(staged)
+        for file in new:
+            _require_free(file, output.with_name(file.name), kept, replace=replace)
         for file in (*new, staged):
             faults.point("publish.sync")
             staging.sync(file)
@@ -39,7 +42,8 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
                 data_files.write_journal(staged.parent, output, [*ours, *old])
             for file in new:
                 faults.point("publish.data")
-                _move_data(file, output.with_name(file.name))
+                if not _is_there(file, output.with_name(file.name)):
+                    staging.move(file, output.with_name(file.name))
             faults.point("publish.data_moved")
             staging.sync_folder(output.parent)
             faults.point("publish.model")
@@ -50,10 +54,18 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
                 data_files.settle(staged.parent, is_own=True)
 
 
-def _move_data(staged: Path, target: Path) -> None:
-    """A file of the same name holds the same bytes, unless it was damaged."""
-    if not target.is_file() or not filecmp.cmp(staged, target, shallow=False):
-        staging.move(staged, target)
+def _require_free(staged: Path, target: Path, kept: Iterable[Path], *, replace: bool) -> None:
+    """Of data, that a file of the same name holds the same bytes, or may be replaced: it was damaged, or is somebody
+    else's."""
+    if not os.path.lexists(target) or _is_there(staged, target):
+        return
+    if not replace or any(target.exists() and target.samefile(path) for path in kept):
+        advice = "remove it, or choose another name with -o"
+        raise BadOutput(f"'{target}', which is to hold the model's data, exists with other bytes in it; {advice}")
+
+
+def _is_there(staged: Path, target: Path) -> bool:
+    return target.is_file() and filecmp.cmp(staged, target, shallow=False)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,16 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxq.errors import BadOutput
-from onnxq.files import faults, mirror, staging
+from onnxq.errors import BadOutput, OnnxqError
+from onnxq.files import faults, limits, mirror, staging
 from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
 REPORT = "onnxq.json"
+#: What reports say, each at least the words of one of these: of folders, of checkpoints, of bundles.
+_SAID = ({"left_out", "parts"}, {"checkpoint", "tensors"}, {"onnxq_bundle"})
+#: Bytes of a report; it speaks of every node.
+MOST = 1 << 28
 #: The C library's function by which two folders exchange their names; Linux has one.
 EXCHANGE = "renameat2"
 
@@ -57,11 +61,21 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
     with staging.as_sentences(output):
         seen = _seen(output)
     if seen or in_store:
-        if report not in in_store and not (output / report).is_file():
+        if not _is_ours(output, report, is_stored=report in in_store):
             raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
             raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")
     return seen
+
+
+def _is_ours(folder: Path, report: str, *, is_stored: bool) -> bool:
+    """Whether there is a report that says what those say that are written here: others call files so, too."""
+    try:
+        text = mirror.text_in(folder, report, MOST) if is_stored else limits.read_text(folder / report, "", MOST)
+        said = limits.parse_json(text)
+    except (OnnxqError, ValueError):
+        return False
+    return isinstance(said, dict) and any(words <= said.keys() for words in _SAID)
 
 
 def _seen(folder: Path) -> Seen:

@@ -64,7 +64,7 @@ def _is_weight(tensor: ir.TensorProtocol | None) -> bool:
     if tensor is None or sum(size > 1 for size in tensor.shape.numpy()) < 2 or tensor.dtype not in graph.FLOATS:
         return False
     w = tensor.numpy().reshape(-1)
-    return bool((w != w[0]).any())
+    return bool((w != w[:1]).any())
 
 
 def _parameter(value: ir.Value) -> str:

@@ -22,6 +22,7 @@ _NOT_BUILT = "onnxq was installed without its compiled library: install a C++ co
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+@bounded
 def ops_library() -> Path:
     """The shared library that onnxruntime 1.17 or later takes in any language (in Python by
     `SessionOptions.register_custom_ops_library`).

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import BadModel, BadOutput, first_line, root_cause
+from onnxq.errors import BadModel, BadOutput, BadRecipe, first_line, root_cause
 from onnxq.files import limits, mirror, room, staging
 from onnxq.files.ranged import AdmittedTensor
 from onnxq.runtime import kernel_times, native, supervisor
@@ -34,6 +34,8 @@ Feed = dict[str, NDArray]
 
 #: How many threads a session uses unless told otherwise. One: medians of one thread hold still on busy machines.
 THREADS = 1
+#: onnxruntime begins as many as it is told to.
+MOST_THREADS = 1 << 12
 #: The execution provider that every onnxruntime has.
 PROCESSOR = "CPUExecutionProvider"
 _NUMPY = {
@@ -147,6 +149,8 @@ class Session:
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in interface)
 
     def _options(self, threads: int) -> Any:
+        if not 0 <= threads <= MOST_THREADS:
+            raise BadRecipe(f"{threads} threads cannot be had; give 0 to {MOST_THREADS}")
         options = require().SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads

@@ -139,6 +139,9 @@ def _exit_code(status: int, ended_by: int) -> int:
     if -code == signal.SIGKILL:
         _say(f"killed{f' while {what}' if what else ''}, most often because memory ran out")
         return _KILLED
+    if -code == signal.SIGXCPU:
+        _say(f"the limit of processor time ('ulimit -t') was reached{f' while {what}' if what else ''}")
+        return 128 - code
     if crash := crash_of(code, what):
         _say(crash)
         return _BUG

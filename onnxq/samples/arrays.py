@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.errors import BadData, first_line
 from onnxq.files import array_limits, limits
 from onnxq.runtime.session import Feed, Input
-from onnxq.samples.fit import Read, cut
+from onnxq.samples.fit import Cut, Read, cut
 from onnxq.samples.rows_in_files import rows_of
 
 SUFFIXES = {".npz", ".npy"}
@@ -23,23 +23,20 @@ def read_files(files: Sequence[Path], inputs: tuple[Input, ...]) -> Iterator[Rea
     """The samples of files of arrays. How many a file holds its headers say; it is read with its first sample, a large
     one sample by sample."""
     for file in files:
-        if (rows := _rows(file)) is not None:
-            for sample in cut(_named(rows, inputs, file), inputs, f"'{file}'"):
-                yield functools.partial(dict, sample)
-            continue
-        count = sum(1 for _ in cut(_named(_shapes(file), inputs, file), inputs, f"'{file}'"))
+        rows = _rows(file)
+        outline = cut(_named(_shapes(file) if rows is None else rows, inputs, file), inputs, f"'{file}'")
         samples = functools.cache(functools.partial(_read_arrays, file, inputs))
-        for i in range(count):
-            yield functools.partial(_nth, samples, i)
+        for i in range(len(outline)):
+            yield functools.partial(_nth, samples, i) if rows is None else functools.partial(outline.__getitem__, i)
 
 
 def _nth(samples: Callable[[], Sequence[Feed]], i: int) -> Feed:
-    return dict(samples()[i])
+    return samples()[i]
 
 
-def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> list[Feed]:
+def _read_arrays(path: Path, inputs: tuple[Input, ...]) -> Cut:
     """The samples of one file of arrays."""
-    return list(cut(_named(_load(path), inputs, path), inputs, f"'{path}'"))
+    return cut(_named(_load(path), inputs, path), inputs, f"'{path}'")
 
 
 def _rows(path: Path) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -15,11 +16,37 @@ from onnxq.runtime.session import Feed, Input
 Read = Callable[[], Feed]
 
 
+#: Samples of one set of arrays: more are no data to calibrate with, but a header that speaks of endless nothing.
+MOST_SAMPLES = 1 << 24
+
+
 class Label(Input):
     """What samples hold besides the model's inputs: an array of any form, of which each sample has a part."""
 
 
-def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Iterator[Feed]:
+@dataclass(frozen=True)
+class Cut(Sequence[Feed]):
+    """What a set of arrays holds, cut when it is asked for.
+
+    Attributes:
+        number: of samples.
+        steps: rows of each array that a sample has; None: one, which is a number. Empty: all is one sample.
+    """
+
+    arrays: Mapping[str, NDArray]
+    number: int
+    steps: Mapping[str, int | None]
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, i: int) -> Feed:  # type: ignore[override]
+        if not 0 <= i < self.number:
+            raise IndexError(i)
+        return {name: _piece(x, i, self.steps[name]) if self.steps else x for name, x in self.arrays.items()}
+
+
+def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) -> Cut:
     """The samples that a set of arrays holds.
 
     Arrays with one rank more than their input count samples along the first axis. Others are cut along axis 0 into
@@ -27,7 +54,8 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
     is not the batch), the set is one sample.
 
     Raises:
-        BadData: a rank that does not fit, or an axis 0 that does not divide into pieces of the input's size.
+        BadData: a rank that does not fit, an axis 0 that does not divide into pieces of the input's size, or no end of
+            samples.
     """
     by_name = {i.name: i for i in inputs}
     _check_names(arrays, by_name, where)
@@ -59,10 +87,11 @@ def cut(arrays: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
         if None in steps.values():
             sizes = ", ".join(f"'{name}' {n}" for name, n in counts.items())
             raise BadData(f"{where}: the arrays hold different numbers of samples: {sizes}")
-        yield dict(arrays)
-        return
-    for i in range(next(iter(counts.values()), 0)):
-        yield {name: _piece(x, i, steps[name]) for name, x in arrays.items()}
+        return Cut(arrays, 1, {})
+    count = next(iter(counts.values()), 0)
+    if count > MOST_SAMPLES:
+        raise BadData(f"{where} holds {count} samples; give {MOST_SAMPLES} at most")
+    return Cut(arrays, count, steps)
 
 
 def _with_labels(

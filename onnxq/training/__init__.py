@@ -56,9 +56,11 @@ def require_torch() -> None:
     Raises:
         MissingRuntime: it is not installed.
     """
-    from onnxq.errors import MissingRuntime
+    from onnxq.errors import MissingRuntime, is_of_memory
 
     try:
         import torch  # noqa: F401
-    except ImportError:
+    except ImportError as error:
+        if is_of_memory(error):
+            raise
         raise MissingRuntime("training needs torch, which is not installed: pip install 'onnxq[train]'") from None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,10 +19,10 @@ from click.testing import CliRunner
 from sweeps import swept
 
 import onnxq
-from onnxq import cli, job
+from onnxq import cli, job, training
 from onnxq.boundary import as_sentence, bounded, code_of
 from onnxq.cli import inspect as inspect_command
-from onnxq.errors import BadModel, Bug, Exit, OnnxqError, OutOfMemory, one_line
+from onnxq.errors import BadModel, BadRecipe, Bug, Exit, OnnxqError, OutOfMemory, one_line
 from onnxq.model import load, weights
 
 W = {"w": tiny.normal(64, 64)}
@@ -145,6 +146,84 @@ print(as_sentence(error))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     before, after = done.stdout.splitlines()
     assert before.startswith("this is a bug in onnxq: ValueError") and after.startswith("there is not enough memory")
+
+
+def test_a_warning_that_is_an_error_is_no_bug(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    words = [
+        "quantize",
+        str(model),
+        "-s",
+        "w4a16",
+        "--keep",
+        "nosuch",
+        "--no-check",
+        "-o",
+        str(model.with_name("q.onnx")),
+    ]
+    done = subprocess.run([sys.executable, "-m", "onnxq", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == Exit.CANNOT and done.stderr.startswith("onnxq: ") and "nosuch" in done.stderr, done
+    assert "bug" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class Failing:
+    """Progress of somebody else's."""
+
+    def start(self, what: str, total: int | None = None, unit: str = "") -> None:
+        raise ZeroDivisionError("mine")
+
+    def advance(self, done: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"progress": Failing()}, r"the progress that was given fails in start\(\) with ZeroDivisionError: mine"),
+        ({"logits": [["y"]]}, r"'logits' is of type list; it takes Sequence\[str\]"),
+        ({"lengths": [None]}, r"'lengths' is of type list; it takes Sequence\[int\]"),
+        ({"threads": 1 << 31}, "2147483648 threads cannot be had"),
+        ({"threads": -1}, "-1 threads cannot be had"),
+        ({"trace": "a\0"}, "a name that was given holds a NUL, or half a character"),
+        ({"ranges": "\ud800"}, "a name that was given holds a NUL, or half a character"),
+    ],
+)
+def test_odd_values_are_told(options: dict[str, Any], says: str, model: Path) -> None:
+    with pytest.raises(BadRecipe, match=says):
+        onnxq.quantize(model, model.with_name("q.onnx"), "w8a16", **options)
+
+
+def test_paths_of_bytes_are_told(model: Path) -> None:
+    (entry,) = (each for each in os.scandir(os.fsencode(model.parent)) if each.name == b"model.onnx")
+    with pytest.raises(BadRecipe, match="'model' is of type DirEntry"):
+        onnxq.quantize(entry)  # type: ignore[arg-type]
+
+
+def test_torch_that_does_not_fit_into_memory_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: failed to map segment from shared object')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(OutOfMemory):
+        bounded(training.require_torch)()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched on Linux")
+def test_the_limit_of_processor_time_is_told(model: Path) -> None:
+    words = f"ulimit -S -t 1; exec {sys.executable} -c '{BUSY}' inspect {model}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGXCPU
+    assert "the limit of processor time ('ulimit -t') was reached" in done.stderr
+
+
+#: A command that takes long.
+BUSY = """
+from onnxq import __main__
+def busy():
+    while True:
+        pass
+__main__.work = busy
+__main__.run()
+"""
 
 
 def test_usage_is_another_code() -> None:

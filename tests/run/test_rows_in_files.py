@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import struct
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +116,78 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_told(tmp_path: Path, mo
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BadData, match=r"a\.npy' cannot be read: it has become shorter"):
         fit(rest[-1](), inputs, "here")
+
+
+def archive_of(path: Path, members: list[tuple[str, bytes]], *, packed: bool = False) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+
+
+def bytes_of(x: NDArray) -> bytes:
+    written = io.BytesIO()
+    np.save(written, x)
+    return written.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("way", [read, one_by_one])
+def test_archives_hold_nothing_twice(way: Callable[..., list[Feed]], packed: bool, tmp_path: Path) -> None:
+    """A short file could hold one array any number of times, by one name or by many."""
+    x, inputs = bytes_of(np.ones((2, 8), np.float32)), (Input("x", np.dtype(np.float32), ("n", 8)),)
+    path = tmp_path / "a.npz"
+    archive_of(path, [("x.npy", x)] * 3, packed=packed)
+    with pytest.raises(BadData, match="it holds 'x' 3 times"):
+        way(path, inputs)
+    archive_of(path, [("x.npy", x), ("x", x)], packed=packed)
+    with pytest.raises(BadData, match="it holds 'x' 2 times"):
+        way(path, inputs)
+
+
+def test_members_that_share_bytes_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    archive_of(path, [(f"{i}.npy", bytes_of(np.ones((200, 8), np.float32))) for i in range(8)])
+    with zipfile.ZipFile(path) as archive:
+        begin, second = archive.start_dir, archive.infolist()[1].header_offset
+    raw = path.read_bytes()
+    (tmp_path / "b.npz").write_bytes(raw[:second] + moved(raw[begin:], second))
+    for way in (read, one_by_one):
+        with pytest.raises(BadData, match="cannot be read"):
+            way(tmp_path / "b.npz", (Input("x", np.dtype(np.float32), ("n", 8)),))
+
+
+def moved(directory: bytes, begin: int) -> bytes:
+    """A table of contents whose entries all lead to the first member, and where it is now."""
+    entries, at = bytearray(directory), 0
+    while entries[at : at + 4] == b"PK\1\2":
+        entries[at + 42 : at + 46] = bytes(4)
+        at += 46 + sum(struct.unpack_from("<HHH", entries, at + 28))
+    entries[at + 16 : at + 20] = struct.pack("<I", begin)
+    return bytes(entries)
+
+
+def test_a_member_of_two_lengths_is_damaged(tmp_path: Path) -> None:
+    x = np.ones((4, 8), np.float32)
+    path = tmp_path / "a.npz"
+    archive_of(path, [("x.npy", bytes_of(x))])
+    raw = path.read_bytes()
+    at = raw.rindex(b"PK\1\2")
+    (length,) = struct.unpack_from("<I", raw, at + 24)
+    path.write_bytes(raw[: at + 24] + struct.pack("<I", length - 32) + raw[at + 28 :])
+    for way in (read, one_by_one):
+        with pytest.raises(BadData, match=r"'x\.npy' has two lengths"):
+            way(path, (Input("x", np.dtype(np.float32), ("n", 8)),))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1 << 36, 0), np.float32), ((1 << 30, 64), "<U0")])
+def test_samples_of_nothing_have_an_end(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+        )
+    inputs = (Input("x", np.dtype(dtype), ("n", None)),)
+    for way in (read, one_by_one):
+        with pytest.raises(BadData, match=rf"holds {shape[0]} samples; give 16777216 at most"):
+            way(path, inputs)
