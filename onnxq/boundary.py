@@ -158,6 +158,8 @@ def _fits(value: object, hint: Any) -> bool:
         return True
 
 
+#: Say why a file is no legal model; "" if it is one, or that cannot be told. They are asked where all else failed.
+judges: list[Callable[[Path], str]] = []
 #: What Python says of names that no file can have.
 _NO_NAME = re.compile("embedded null|surrogates not allowed")
 
@@ -177,6 +179,9 @@ def as_sentence(error: BaseException) -> OnnxqError:
     kind = type(error).__name__
     if _is_at_a_limit():
         return OutOfMemory(f"there is not enough memory{where}: {kind} ({first_line(error)})")
+    for path in _paths(error.__traceback__) if judges else ():
+        if why := next(filter(None, (judge(path) for judge in judges)), ""):
+            return BadModel(f"'{path}' is not a legal ONNX model: {why}")
     return Bug(
         f"this is a bug in onnxq: {kind} ({first_line(error)}){where} [{code_of(error)}]; "
         "'onnxq --debug …' shows more, please report it with that"
@@ -238,6 +243,12 @@ def _place(trace: TracebackType | None) -> tuple[str, str]:
     return next(((module, function) for module, function, _ in _frames(trace)), ("", ""))
 
 
+def _paths(trace: TracebackType | None) -> list[Path]:
+    """Of files that functions at work speak of, the innermost first."""
+    found = (value for _, _, names in _frames(trace) for value in names.values())
+    return list(dict.fromkeys(value for value in found if isinstance(value, Path)))
+
+
 def _where(trace: TracebackType | None) -> str:
     """What was being done to which node of which file, as the functions at work know it."""
     frames = _frames(trace)
@@ -247,7 +258,7 @@ def _where(trace: TracebackType | None) -> str:
     # Numbers and their formats are of use without onnx.
     node_type = getattr(sys.modules.get("onnx_ir"), "Node", ())
     node = next((value for value in found if isinstance(value, node_type)), None)
-    path = next((value for value in found if isinstance(value, Path)), None)
+    path = next(iter(_paths(trace)), None)
     if node is not None:
         words += f" at node '{node.name or node.op_type}' ({node.op_type})"
     return words if path is None else f"{words}, with '{path}'"

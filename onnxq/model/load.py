@@ -9,7 +9,7 @@ import google.protobuf.message
 import onnx
 import onnx_ir as ir
 
-from onnxq import own_ops
+from onnxq import boundary, own_ops
 from onnxq.errors import BadModel, first_line, root_cause
 from onnxq.files import guard, limits
 from onnxq.files.ranged import admit
@@ -17,6 +17,7 @@ from onnxq.model import graph
 from onnxq.model.legal import require_legal
 from onnxq.model.scopes import require_values
 from onnxq.runtime import supervisor
+from onnxq.runtime.ort.refusals import why_refused
 from onnxq.runtime.own_files import model_files
 from onnxq.runtime.own_files.other_kinds import what_else
 
@@ -24,6 +25,7 @@ from onnxq.runtime.own_files.other_kinds import what_else
 TYPE = "onnxq.type"
 #: In what onnxq says of a model that it wrote: that it is in floats, the key beside the one of `dequantize`.
 FLOAT = "float"
+boundary.judges.append(why_refused)
 
 
 def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:

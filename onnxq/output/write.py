@@ -167,6 +167,8 @@ def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, list[ir.Val
     if value.graph is None or any(use.node.domain != own_ops.DOMAIN for use in value.uses()) or value.is_graph_output():
         return False
     tensor = content.tensor
+    if tensor.dtype is ir.DataType.STRING:
+        return False
     key = (id(value.graph), tensor.dtype, tuple(tensor.shape.numpy()), content.hash())
     equal = tied.setdefault(key, [])
     first = next((other for other in equal if _are_of_one_weight(other, value)), None)

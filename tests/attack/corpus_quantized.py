@@ -85,6 +85,12 @@ CASES = {
         coded(BLOCKS.replace("AXIS", "7")), "breaks its rules", ("check", "model.onnx", "--target", "qnn"), 1
     ),
     **{
+        f"block size of {size}": Hostile(
+            coded(BLOCKS.replace("AXIS", "0").replace("16", str(size))), "", ("inspect", "model.onnx"), 0
+        )
+        for size in (1 << 18, 1 << 62)
+    },
+    **{
         f"codes of no type: {target}": Hostile(
             coded(ROUNDED.replace("TYPE", "99"), 23), "", ("check", "model.onnx", "--target", target), 0
         )

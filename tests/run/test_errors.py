@@ -90,6 +90,27 @@ def test_python_gets_exceptions_of_ours_only(model: Path, monkeypatch: pytest.Mo
         onnxq.quantize(model, model.parent / "out.onnx")
 
 
+def test_a_failure_on_what_onnxruntime_refuses_is_no_bug(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quantized(proto: onnx.ModelProto) -> None:
+        onnx.save(proto, model)
+        onnxq.quantize(model, model.parent / "out.onnx")
+
+    monkeypatch.setattr(job, "load_model", raising(KeyError("foo")))
+    proto = onnx.load(model)
+    with pytest.raises(Bug):
+        quantized(proto)
+    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("nosuch", 1))
+    with pytest.raises(
+        BadModel, match=r"'.*' is not a legal ONNX model: onnxruntime refuses the model: .*nosuch"
+    ) as found:
+        quantized(proto)
+    assert isinstance(found.value.__cause__, KeyError)
+    proto.graph.node[0].domain = "of.strangers"  # of whom onnxruntime knows nothing
+    proto.opset_import.add(domain="of.strangers", version=1)
+    with pytest.raises(Bug):
+        quantized(proto)
+
+
 def test_a_bug_says_at_which_node(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the functions at work know it."""
     (node,) = load.load_model(model).graph

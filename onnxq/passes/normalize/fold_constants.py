@@ -128,6 +128,8 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
             (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         return ir.tensor(np.asarray(result, order="C"))
 
+    if _repeats(node) > most:
+        return None
     if inferred.is_static and math.prod(d for d in inferred.shape or () if isinstance(d, int)) > most:
         return None
     if node.op_type in _GROWING and not inferred.is_static:
@@ -144,6 +146,13 @@ def _fold(node: ir.Node, version: int, inferred: TypeAndShape, growth: int) -> i
     shape = ir.Shape([int(dim) for dim in inferred.shape or () if isinstance(dim, int)])
     lazy = ir.LazyTensor(evaluate, dtype=inferred.dtype, shape=shape)
     return lazy if lazy.nbytes <= most else None
+
+
+def _repeats(node: ir.Node) -> int:
+    """Numbers that the reference makes of scales of blocks before it looks whether there are so many codes."""
+    block = graph.attribute_int(node, "block_size", 0)
+    sizes = (tensor.size for value in node.inputs[1:2] if (tensor := graph.constant(value)))
+    return max(block, 0) * max(sizes, default=0)
 
 
 def _differs(node: ir.Node, inferred: TypeAndShape) -> bool:
