@@ -93,6 +93,8 @@ class Legality:
         self._texts(body.doc_string)
         self._entries(body.metadata_props)
         self._values((*body.input, *body.output, *body.value_info))
+        if not all(value.name for value in body.input):
+            raise self._bad(f"an input of graph '{body.name}' has no name")
         for tensor in body.initializer:
             self._names(tensor.name)
             self._texts(tensor.doc_string)
@@ -132,6 +134,9 @@ class Legality:
                 raise self._bad(f"{where} lacks its input '{name}'")
         if not all(node.output[: known.outputs[0]]):
             raise self._bad(f"{where} lacks an output")
+        parts = next((a.i for a in node.attribute if a.name == "num_outputs" and not a.ref_attr_name), len(node.output))
+        if node.op_type == "Split" and parts < len(node.output):  # onnx's shape inference aborts on it
+            raise self._bad(f"{where} has {len(node.output)} outputs, but splits into {parts}")
         for attribute in node.attribute:
             kind = _Attribute.AttributeType.Name(attribute.type)
             wanted = known.attributes.get(attribute.name, kind)

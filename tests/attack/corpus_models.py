@@ -185,25 +185,6 @@ def text(text: str, *words: str, says: str = "", code: int = 0, domain: str = ""
 FUSING = ("quantize", "model.onnx", "-s", "w4a16", "-t", "onnxq", "-o", "out.onnx", "--no-check")
 
 
-def texts_that_nothing_reads(proto: onnx.ModelProto) -> None:
-    """A constant that is an input with a default, too; legal."""
-    words = proto.graph.initializer.add(name="words", data_type=TensorProto.STRING, dims=[2])
-    words.string_data.extend([b"a", b"b"])
-    proto.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, [2]))
-
-
-def withdrawn(**attributes: object) -> Callable[[onnx.ModelProto], None]:
-    """With an operator in front that ONNX had as an experiment; with attributes, or else without inputs."""
-
-    def change(proto: onnx.ModelProto) -> None:
-        proto.opset_import[0].version = 9  # up to which onnxruntime has it
-        inputs = ["x"] if attributes else []
-        proto.graph.node.insert(0, helper.make_node("ScaledTanh", inputs, ["t"], **attributes))
-        proto.graph.node[1].input[0] = "t"
-
-    return change
-
-
 CASES: dict[str, Hostile] = {
     # Files that are not the model's
     "absolute path in a body of a function": Hostile(in_body_of_function("/etc/passwd"), "outside the model's folder"),
@@ -382,12 +363,5 @@ CASES: dict[str, Hostile] = {
     ),
     "layers of an output that is a sequence": Hostile(
         no_tensor("SequenceConstruct", helper.make_sequence_type_proto), "", BY_LAYER, 0
-    ),
-    "texts that nothing reads": Hostile(changed(texts_that_nothing_reads), "", code=0),
-    "withdrawn operator with an attribute of another type": Hostile(
-        changed(withdrawn(alpha=1, beta=1.0)), "is not a legal ONNX model", ("inspect", "model.onnx")
-    ),
-    "withdrawn operator without inputs": Hostile(
-        changed(withdrawn()), "is not a legal ONNX model", ("inspect", "model.onnx")
     ),
 }

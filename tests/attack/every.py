@@ -10,6 +10,7 @@ from attack import (
     corpus_functions,
     corpus_models,
     corpus_names,
+    corpus_operators,
     corpus_places,
     corpus_quantized,
     corpus_tables,
@@ -17,6 +18,7 @@ from attack import (
 
 PARTS = (
     corpus_models.CASES,
+    corpus_operators.CASES,
     corpus_files.CASES,
     corpus_data.CASES,
     corpus_folders.CASES,
