@@ -32,6 +32,7 @@ from attack import (
     mutants_trained,
     mutate,
 )
+from attack.generated import kinds
 from click.testing import CliRunner
 
 from onnxq import cli
@@ -86,11 +87,9 @@ class Mutant:
         return random.Random(repr(self))
 
 
-def draw(r: random.Random, kinds: list[str] | None = None) -> Mutant:
+def draw(r: random.Random, among: list[str] | None = None) -> Mutant:
     """A case; most are models."""
-    chosen = r.choice(
-        kinds or ["model"] * 12 + ["command"] * 8 + ["bytes"] * 3 + [k for k in KINDS if k not in ("model", "bytes")]
-    )
+    chosen = r.choice(among or [kind for kind in KINDS for _ in range(OFTEN.get(kind, 1))])
     base = r.choice(BASES if chosen in ("model", "bytes", "planned") else NUMERIC)
     count = r.choice([1, 1, 1, 2, 3, 5])
     return Mutant(chosen, base, r.randrange(1 << 16), tuple(r.randrange(1 << 32) for _ in range(count)))
@@ -253,19 +252,8 @@ def _image(mutant: Mutant, folder: Path) -> list[str]:
     (folder / "images").mkdir()
     kind = ("png", "jpg", "bmp", "gif", "webp", "tiff")[mutant.command % 6]
     Image.new("RGB", (12, 9), (200, 30, 4)).save(folder / "images" / f"a.{kind}")
-    words = [
-        "calibrate",
-        "model.onnx",
-        "-s",
-        "w8a8",
-        "-o",
-        "out.ranges",
-        "--data",
-        "images",
-        "--preprocess",
-        "size=8x8",
-    ]
-    return _spoil_file(mutant, folder / "images" / f"a.{kind}", [*words, "--calibration", "minmax"])
+    words = "calibrate model.onnx -s w8a8 -o out.ranges --data images --preprocess size=8x8 --calibration minmax"
+    return _spoil_file(mutant, folder / "images" / f"a.{kind}", words.split())
 
 
 def _weights(mutant: Mutant, folder: Path) -> list[str]:
@@ -394,4 +382,7 @@ KINDS: dict[str, Callable[[Mutant, Path], list[str]]] = {
     **mutants_stores.KINDS,
     **mutants_functions.KINDS,
     **mutants_numbers.KINDS,
+    **kinds.KINDS,
 }
+#: How often kinds are drawn beside the others.
+OFTEN = {"model": 12, "command": 9, "bytes": 3, **dict.fromkeys(kinds.KINDS, 4)}
