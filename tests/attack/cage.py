@@ -131,7 +131,7 @@ def _batch(cases: Sequence[Case], seconds: int) -> Iterator[Outcome]:
         # The command line lives through that, and says so (runtime/supervisor.py). Kernels of ours are another matter,
         # unless it happens without them too.
         words = re.findall(r"^words: (.*)$", said, re.MULTILINE)
-        is_below = bool(frames and words) and "/onnxruntime/" in frames[0][0]
+        is_below = bool(frames and words) and re.search(r"/onnx(runtime)?/", frames[0][0]) is not None
         if is_below and not isinstance(cases[finished], _WithoutOurs):  # a file may hold nodes of ours, too
             is_below = next(run([_WithoutOurs(cases[finished])], seconds)).code < 0
         if code in (-signal.SIGALRM, -signal.SIGPROF):
@@ -271,7 +271,9 @@ def _cause(error: BaseException) -> str:
     """Kind of exception and the last line of ours that was at work."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/onnxq/" in f.filename]
     at = f"{Path(frames[-1].filename).stem}.{frames[-1].name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__} in {at}: {re.sub(r'[0-9]+', 'N', str(error))[:100]}"
+    # Names and numbers are those of the case; onnx_ir prints whole graphs in parentheses.
+    said = re.sub(r"'[^']*'|[0-9]+", "N", str(error)).partition("(")[0]
+    return f"{type(error).__name__} in {at}: {said[:100]}"
 
 
 def _contents(folder: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ import onnx
 from attack.generated import commands, values
 from attack.generated.forms import named
 from attack.generated.growth import FLOAT, Growth, begun, end
-from attack.generated.operators import write
+from attack.generated.operators import save_data, write
 from attack.mutants_data import Case
 from onnx import TensorProto, helper
 
@@ -28,22 +28,26 @@ NAMES = (
 )
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 #: Versions that a model or a function may be of.
-VERSIONS = (7, 8, 9, 11, 13, 15, 17, 18, 19, 21, 22, 23, 24, 25, 26)
+VERSIONS = (8, 11, *range(13, 27))
 _DEPTH = 2
+#: Of a body of several nodes that are legal each, more are.
+_WRONG = 0.03
 
 
 def bodies(case: Case, folder: Path) -> list[str]:
     """A node with subgraphs for each seed, and one without; perhaps all of it in a function."""
     r = Random(case.command)
     kind = r.choice([TensorProto.FLOAT, *values.FLOATS])
-    growth = begun(r, kind)
+    growth = begun(r, kind, _WRONG)
+    growth.opset = r.choice(VERSIONS)
     for i, seed in enumerate(case.seeds[:3]):
         inner = Random(seed)
         _control(inner, growth, f"c{i}", inner.randrange(_DEPTH + 1))
         _plain(inner, growth, f"p{i}", _DEPTH, inner.randrange(2))
     end(r, growth, kind)
     functions = [_function(r, growth.graph)] if r.random() < 0.3 else []
-    versions = {"": r.choice(VERSIONS), "com.microsoft": 1, "local": 1, "ai.onnx.ml": 3}
+    save_data(folder, growth.graph)
+    versions = {"": growth.opset, "com.microsoft": 1, "local": 1, "ai.onnx.ml": 3}
     write(folder, growth.graph, versions, functions)
     return commands.of(case.command)
 
@@ -53,7 +57,7 @@ def _plain(r: Random, growth: Growth, tag: str, depth: int, count: int) -> None:
         if depth and r.random() < 0.25:
             _control(r, growth, f"{tag}c{i}", depth - 1)
         else:
-            growth.add(r, r.choice(named(r.choice(NAMES))), f"{tag}n{i}")
+            growth.add(r, r.choice(named(r.choice(NAMES), growth.opset)), f"{tag}n{i}")
 
 
 def _control(r: Random, growth: Growth, tag: str, depth: int) -> None:
@@ -61,9 +65,11 @@ def _control(r: Random, growth: Growth, tag: str, depth: int) -> None:
     op, count, states = r.choice(CONTROL), r.randrange(1, 3), r.randrange(3)
     attributes: list[onnx.AttributeProto] = []
     inner: dict[str, tuple[int | None, int | None]]
+    if op == "SequenceMap" and growth.opset < 17:
+        op = "If"
     if op == "If":
         inputs = [growth.constant(r, f"{tag}c", TensorProto.BOOL, r.choice([(), (1,)]))]
-        inner = {"then_branch": (r.choice([0] * 9 + [1]), count), "else_branch": (0, count)}
+        inner = {"then_branch": (r.choice([0] * 15 + [1]), count), "else_branch": (0, count)}
     elif op == "Loop":
         times = np.array(r.choice([0, 1, 2, 3, -1]))
         growth.graph.initializer.append(onnx.numpy_helper.from_array(times, f"{tag}n"))
@@ -73,7 +79,7 @@ def _control(r: Random, growth: Growth, tag: str, depth: int) -> None:
         count = max(count, states)
         inner = {"body": (2 + states, 1 + count)}
     elif op == "Scan":
-        scanned = r.randrange(3)
+        scanned = r.randrange(1, 3)
         inputs = [r.choice(growth.pool) for _ in range(states + scanned)]
         attributes = _scanning(r, scanned)
         count = max(count, states)
@@ -84,17 +90,17 @@ def _control(r: Random, growth: Growth, tag: str, depth: int) -> None:
         inputs = [f"{tag}s", *(r.choice(growth.pool) for _ in range(r.randrange(2)))]
         inner = {"body": (len(inputs), count)}
     node = onnx.NodeProto(op_type=op, name=r.choice([tag, ""]), input=inputs, attribute=attributes)
-    node.output.extend(r.choice([f"{tag}o{i}"] * 12 + [""]) for i in range(count))
+    node.output.extend(r.choice([f"{tag}o{i}"] * 40 + [""]) for i in range(count))
     for name, (takes, gives) in inner.items():
-        body = _body(r, growth.pool, f"{tag}{name[0]}", depth, (_wrong(r, takes), _wrong(r, gives)))
+        body = _body(r, growth, f"{tag}{name[0]}", depth, (_perhaps(r, takes), _perhaps(r, gives)))
         if r.random() < 0.98:
             node.attribute.append(onnx.AttributeProto(name=name, type=onnx.AttributeProto.GRAPH, g=body))
     growth.take(node, [(name, FLOAT) for name in node.output])
 
 
-def _wrong(r: Random, count: int | None) -> int | None:
+def _perhaps(r: Random, count: int | None) -> int | None:
     """None: as many as it happens."""
-    return None if r.random() < 0.1 else count
+    return None if r.random() < 0.05 else count
 
 
 def _scanning(r: Random, scanned: int) -> list[onnx.AttributeProto]:
@@ -105,13 +111,14 @@ def _scanning(r: Random, scanned: int) -> list[onnx.AttributeProto]:
     return made
 
 
-def _body(r: Random, outer: list[str], tag: str, depth: int, counts: tuple[int | None, int | None]) -> onnx.GraphProto:
+def _body(r: Random, outer: Growth, tag: str, depth: int, counts: tuple[int | None, int | None]) -> onnx.GraphProto:
     """A subgraph that reads what is around it, too, and gives back anything."""
-    growth = Growth(onnx.GraphProto(name=r.choice(["b", "", tag])), list(outer))
+    growth = Growth(onnx.GraphProto(name=r.choice(["b", "", tag])), list(outer.pool), _WRONG)
+    growth.opset = outer.opset
     graph = growth.graph
     takes, gives = (r.randrange(1, 4) if count is None else count for count in counts)
     for i in range(takes):
-        name = r.choice([f"{tag}in{i}"] * 9 + ["x", "w", ""])
+        name = r.choice([f"{tag}in{i}"] * 30 + ["x", "w", ""])
         usual = (TensorProto.INT64, TensorProto.BOOL)[i] if i < 2 and r.random() < 0.6 else TensorProto.FLOAT
         graph.input.append(_value(r, name, r.choice([usual, usual, TensorProto.INT64])))
         if usual == TensorProto.FLOAT:
@@ -121,9 +128,13 @@ def _body(r: Random, outer: list[str], tag: str, depth: int, counts: tuple[int |
         made = helper.make_node(r.choice(["MatMul", "MatMul", "Gemm", "Gather"]), [growth.pool[0], weight], [f"{tag}m"])
         growth.take(made, [(f"{tag}m", FLOAT)])
     _plain(r, growth, tag, depth, r.randrange(3))
-    anything = [*(name for name, _ in growth.made), *(each.name for each in graph.input), *growth.pool, "w", ""]
-    for _ in range(gives):
-        name = growth.pool[0] if r.random() < 0.4 else r.choice(anything)
+    own = [*(name for name, _ in growth.made), *(each.name for each in graph.input)]
+    for i in range(gives):
+        name = growth.pool[0] if r.random() < 0.4 else r.choice(own or growth.pool)
+        name = name if r.random() < 0.95 else r.choice([*growth.pool, "w", ""])
+        if name not in own and r.random() < 0.9:  # a value of outside is none that a body may give back
+            name = f"{tag}y{i}"
+            graph.node.append(helper.make_node("Identity", [growth.pool[0]], [name]))
         kinds = [TensorProto.FLOAT] * 3 + [TensorProto.INT64, TensorProto.BOOL]
         graph.output.append(_value(r, name, r.choice(kinds)))
     return graph
@@ -142,7 +153,9 @@ def _function(r: Random, graph: onnx.GraphProto) -> onnx.FunctionProto:
     made.input.extend(["x", *(each.name for each in graph.initializer)])
     for domain, version in {"": r.choice(VERSIONS), "com.microsoft": 1, "local": 1}.items():
         made.opset_import.add(domain=domain, version=version)
-    for attribute in (each for node in made.node for each in node.attribute if r.random() < 0.1):
+    for attribute in (each for node in made.node for each in node.attribute if not each.HasField("g")):
+        if r.random() > 0.1:
+            continue
         kind = attribute.type
         attribute.Clear()
         attribute.name, attribute.type = r.choice(["axis", "to", "alpha"]), kind

@@ -9,7 +9,7 @@ import numpy as np
 from attack.generated import commands, values
 from attack.generated.forms import named
 from attack.generated.growth import FLOAT, Growth
-from attack.generated.operators import write
+from attack.generated.operators import save_data, write
 from attack.mutants_data import Case
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
@@ -51,6 +51,7 @@ def codes(case: Case, folder: Path) -> list[str]:
     r = Random(case.command)
     of_images = r.random() < 0.4
     growth = Growth(GraphProto(name="g"), ["x"])
+    growth.opset = r.choice([13, 17, 19, 21, 21, 23, 24, 25, 26])
     shape = (1, 4, 8, 8) if of_images else r.choice([("N", 64), (2, 64), (1, 4, 64)])
     growth.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
     for i, seed in enumerate(case.seeds[:3]):
@@ -62,8 +63,9 @@ def codes(case: Case, folder: Path) -> list[str]:
     growth.graph.output.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
     if r.random() < 0.1:
         _annotate(r, growth.graph)
-    write(folder, growth.graph, {"": r.choice([10, 13, 17, 19, 21, 21, 23, 24, 25, 26]), "com.microsoft": 1})
-    return commands.of(case.command)
+    save_data(folder, growth.graph)
+    write(folder, growth.graph, {"": growth.opset, "com.microsoft": 1})
+    return commands.of(case.command, of_codes=True)
 
 
 def _layer(r: Random, growth: Growth, tag: str, of_images: bool) -> None:
@@ -71,7 +73,8 @@ def _layer(r: Random, growth: Growth, tag: str, of_images: bool) -> None:
     if kind < 0.6:
         _product(r, growth, tag, of_images)
     else:
-        growth.add(r, r.choice(named(r.choice(INTEGER if kind < 0.75 else BETWEEN))), tag)
+        found = named(r.choice(INTEGER if kind < 0.75 else BETWEEN), growth.opset)
+        growth.add(r, r.choice(found), tag)
     if r.random() < 0.3:
         _node(growth, r.choice(["Relu", "Clip", "Sigmoid"]), [growth.pool[0]], f"{tag}r")
 

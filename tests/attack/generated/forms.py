@@ -55,9 +55,10 @@ def forms() -> tuple[Form, ...]:
 
 
 @functools.cache
-def named(name: str) -> tuple[Form, ...]:
-    """All versions of an operator, of every domain."""
-    return tuple(form for form in forms() if form.name == name)
+def named(name: str, opset: int) -> tuple[Form, ...]:
+    """The versions of an operator that a model of `opset` has, one of each domain; all of them, if it has none."""
+    found = {form.domain: form for form in forms() if form.name == name and (form.domain or form.version <= opset)}
+    return tuple(found.values()) or tuple(form for form in forms() if form.name == name)
 
 
 def element(kind: str) -> int | None:

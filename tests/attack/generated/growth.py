@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import onnx
+import tiny
 from attack.generated import values
 from attack.generated.forms import Form, Formal, element
 from onnx import TensorProto
 
 FLOAT = "tensor(float)"
-#: What becomes of one in so many nodes: a wrong count of inputs or outputs, one left out, one too many.
-WRONG = 0.06
+#: Share of the nodes of which something is wrong: a count of inputs or outputs, one left out, one too many.
+WRONG = 0.15
 
 
 class Growth:
     """The graph, and names of values of float that a next node may read; the newest come first.
 
     Attributes:
+        wrong: share of the nodes of which something is.
+        opset: whose operators `bodies.py` and `codes.py` take.
         made: name and type of what nodes give, the newest first.
     """
 
-    def __init__(self, graph: onnx.GraphProto, pool: list[str]) -> None:
-        self.graph, self.pool = graph, pool
+    def __init__(self, graph: onnx.GraphProto, pool: list[str], wrong: float = WRONG) -> None:
+        self.graph, self.pool, self.wrong, self.opset = graph, pool, wrong, 17
         self.made: list[tuple[str, str]] = []
 
     def add(self, r: Random, form: Form, tag: str) -> onnx.NodeProto:
@@ -30,7 +34,8 @@ class Growth:
         bound: dict[str, str] = {}
         inputs = self._inputs(r, form, tag, bound)
         outputs = self._outputs(r, form, tag, bound)
-        _spoil(r, inputs, outputs, self.pool)
+        if r.random() < self.wrong:
+            _spoil(r, inputs, outputs, self.pool)
         node = onnx.NodeProto(op_type=form.name, domain=form.domain, name=r.choice([tag, tag, ""]), input=inputs)
         node.output.extend(name for name, _ in outputs)
         for name, (kind, is_required) in form.attributes.items():
@@ -95,35 +100,38 @@ def _bind(r: Random, formal: Formal, bound: dict[str, str]) -> str:
 
 
 def _spoil(r: Random, inputs: list[str], outputs: list[tuple[str, str]], pool: list[str]) -> None:
-    if inputs and r.random() < WRONG:
+    how = r.choice(["fewer", "fewer", "none", "none", "more", "fewer outputs", "no output"])
+    if how == "fewer" and inputs:
         del inputs[r.randrange(len(inputs)) :]
-    elif inputs and r.random() < WRONG:
+    elif how == "none" and inputs:
         inputs[r.randrange(len(inputs))] = ""
-    elif r.random() < WRONG / 3:
+    elif how == "more":
         inputs.append(r.choice(pool))
-    if outputs and r.random() < WRONG / 1.5:
+    elif how == "fewer outputs" and outputs:
         del outputs[r.randrange(len(outputs)) :]
-    elif outputs and r.random() < WRONG / 1.5:
+    elif outputs:
         outputs[r.randrange(len(outputs))] = ("", outputs[0][1])
 
 
-def begun(r: Random, kind: int = TensorProto.FLOAT) -> Growth:
+def begun(r: Random, kind: int = TensorProto.FLOAT, wrong: float = WRONG) -> Growth:
     """A product or a Conv of the input, which others read."""
     graph = onnx.GraphProto(name="g")
     shape = r.choice([(2, 64), (1, 4, 64), (64, 64), ("N", 64), (1, 4, 8, 8)])
     graph.input.append(onnx.helper.make_tensor_value_info("x", kind, shape))
-    graph.initializer.append(values.tensor(Random(1), "w", kind, (64, 64)))
-    graph.initializer.append(values.tensor(Random(2), "k", kind, (4, 4, 3, 3)))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    graph.initializer.append(onnx.numpy_helper.from_array(tiny.normal(64, 64, dtype=dtype), "w"))
+    graph.initializer.append(onnx.numpy_helper.from_array(tiny.normal(4, 4, 3, 3, dtype=dtype), "k"))
     of_images = len(shape) == 4
+    graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(64, dtype), "b"))
     first = onnx.helper.make_node("Conv", ["x", "k"], ["h"], name="first", pads=[1] * 4)
     graph.node.append(first if of_images else onnx.helper.make_node("MatMul", ["x", "w"], ["h"], name="first"))
-    return Growth(graph, ["h", "h", "x", "w", "k"])
+    return Growth(graph, ["h", "h", "x", "w", "k"], wrong)
 
 
 def end(r: Random, growth: Growth, kind: int = TensorProto.FLOAT) -> None:
     """A product of what was made last, and the graph's outputs."""
-    op, weight = r.choice([("MatMul", "w"), ("MatMul", "w"), ("Gemm", "w"), ("Conv", "k"), ("Add", "w")])
-    growth.graph.node.append(onnx.helper.make_node(op, [growth.pool[0], weight], ["y"], name="last"))
+    op, *weights = r.choice(["MatMul w", "MatMul w", "Gemm w b", "Conv k", "Add w"]).split()
+    growth.graph.node.append(onnx.helper.make_node(op, [growth.pool[0], *weights], ["y"], name="last"))
     growth.graph.output.append(onnx.helper.make_tensor_value_info("y", kind, None))
     for name, made in growth.made[:3]:
         if name and r.random() < 0.5:

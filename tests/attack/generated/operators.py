@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import onnx
+import tiny
 from attack.generated import commands
 from attack.generated.forms import Form, forms
 from attack.generated.growth import Growth, begun, end
@@ -20,6 +22,7 @@ def operators(case: Case, folder: Path) -> list[str]:
     for i, seed in enumerate(case.seeds[:3]):
         chosen.append(one(Random(seed), growth, f"n{i}"))
     end(r, growth)
+    save_data(folder, growth.graph)
     write(folder, growth.graph, _versions(r, chosen))
     return commands.of(case.command)
 
@@ -42,6 +45,15 @@ def _versions(r: Random, chosen: list[Form]) -> dict[str, int]:
     for form in chosen:
         found.setdefault(form.domain, form.version)
     return found
+
+
+def save_data(folder: Path, graph: onnx.GraphProto) -> None:
+    """Of the first input, which is the only one of many."""
+    tensor = graph.input[0].type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    sizes = [dim.dim_value or 3 for dim in tensor.shape.dim]
+    if dtype.kind == "f":
+        np.savez(folder / "data.npz", x=tiny.normal(*sizes, dtype=dtype))
 
 
 def write(

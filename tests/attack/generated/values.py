@@ -45,7 +45,7 @@ def tensor(r: Random, name: str, kind: int, shape: Sequence[int]) -> TensorProto
         made.string_data.extend(r.choice([b"a", b"", b"\xff\xfe", b"x" * 50]) for _ in range(count))
         return made
     if kind in FLOATS:
-        x = rng.standard_normal(shape) * (0 if mode < 0.1 else np.nan if mode < 0.15 else 1e38 if mode < 0.2 else 1)
+        x = rng.standard_normal(shape) * (0 if mode < 0.1 else 1e38 if mode < 0.15 else np.nan if mode < 0.17 else 1)
         with np.errstate(over="ignore"):
             made.raw_data = np.asarray(x).astype(helper.tensor_dtype_to_np_dtype(kind)).tobytes()
     elif kind in (TensorProto.INT32, TensorProto.INT64):
