@@ -108,8 +108,8 @@ def _unclipped(value: ir.Value) -> tuple[ir.Value | None, float, float]:
     Only where nothing comes between them: what is known of the size of `value` has to hold for what is cut off.
     """
     node = value.producer()
-    cut = None if node is None else node.inputs[0]
-    if node is None or cut is None or not graph.is_op(node, "Clip") or graph.only_consumer(cut) is None:
+    cut = node.inputs[0] if node is not None and graph.is_op(node, "Clip") else None
+    if node is None or cut is None or graph.only_consumer(cut) is None:
         return value, -math.inf, math.inf
     low, high = _bound(node, 1, "min", -math.inf), _bound(node, 2, "max", math.inf)
     return (None, 0.0, 0.0) if low is None or high is None else (cut, low, high)

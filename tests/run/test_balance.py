@@ -98,6 +98,7 @@ NONE = [
     pytest.param("a = MatMul(x, W) r = Relu(a) b = MatMul(r, V) c = MatMul(a, V) y = Add(b, c)", id="maker-read-twice"),
     pytest.param("h = LayerNormalization <axis = 0> (x, T) y = MatMul(h, V)", id="norm-of-all"),
     pytest.param("a = Mul(x, one) y = MatMul(a, V)", id="one-factor-for-all"),
+    pytest.param("a = RandomUniform<shape = [7, 32]>() y = MatMul(a, V)", id="made-of-nothing"),
 ]
 
 
