@@ -12,6 +12,7 @@ from random import Random
 import odd
 import pytest
 from attack import cage, mutants, mutants_commands, mutate
+from attack.generated import forms, growth, kinds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -111,6 +112,34 @@ print([(name, found.code, found.said) for name, found in zip(names, cage.run(cas
        and not (name in trains and "needs torch" in found.said)])
 """
     assert _in_cage(script) == "[]"
+
+
+@pytest.mark.parametrize("domain", forms.DOMAINS)
+def test_every_operator_is_made(domain: str) -> None:
+    """Of what its schema says: legal models are among those that are made, though not many of some operators."""
+    made = growth.begun(Random(0))
+    of_domain = [form for form in forms.forms() if form.domain == domain]
+    for i, form in enumerate(of_domain):
+        node = made.add(Random(i), form, f"n{i}")
+        assert {each.name for each in node.attribute} <= set(form.attributes)
+    assert of_domain and len(made.graph.node) == len(of_domain) + 1
+
+
+@pytest.mark.sweep
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_models_made_at_random_do_no_harm(kind: str) -> None:
+    """And are no nonsense that is refused at the door: something is done with many of them."""
+    script = f"""
+from random import Random
+from attack import cage, mutants
+r = Random(1)
+cases = [mutants.draw(r, [{kind!r}]) for _ in range(200)]
+found = list(cage.run(cases))
+harm = [(case, each.cause) for case, each in zip(cases, found) if each.defect]
+print(harm, sum(each.code == 0 for each in found) > 40)
+"""
+    assert _in_cage(script) == "[] True"
 
 
 @pytest.mark.sweep
