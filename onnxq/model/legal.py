@@ -13,9 +13,9 @@ from pathlib import Path
 import onnx
 from onnx import defs
 
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, amount
 from onnxq.files import limits
-from onnxq.model.operators import operator
+from onnxq.model.operators import body_sizes, operator
 from onnxq.model.tensor_protos import TensorDoor
 from onnxq.model.work import key_of, require_few_nodes, require_short_shapes
 
@@ -124,8 +124,7 @@ class Legality:
         # Fewer outputs than there are formally are those of the end that nobody reads.
         if len(node.input) < known.inputs[0] or len(node.output) < known.outputs[0]:
             raise self._bad(
-                f"{where} has {len(node.input)} inputs and {len(node.output)} outputs; the operator has at least "
-                f"{known.inputs[0]} and {known.outputs[0]}"
+                f"{where} has {_ends(node)}; the operator has at least {known.inputs[0]} and {known.outputs[0]}"
             )
         if len(node.input) > known.inputs[1] or len(node.output) > known.outputs[1]:
             raise self._bad(f"{where} has more inputs or outputs than the operator")
@@ -137,6 +136,7 @@ class Legality:
         parts = next((a.i for a in node.attribute if a.name == "num_outputs" and not a.ref_attr_name), len(node.output))
         if node.op_type == "Split" and parts < len(node.output):  # onnx's shape inference aborts on it
             raise self._bad(f"{where} has {len(node.output)} outputs, but splits into {parts}")
+        self._bodies(node, opsets.get(domain, 1), where)
         for attribute in node.attribute:
             kind = _Attribute.AttributeType.Name(attribute.type)
             wanted = known.attributes.get(attribute.name, kind)
@@ -144,6 +144,19 @@ class Legality:
                 raise self._bad(f"{where}: attribute '{attribute.name}' is of type {kind}, not {wanted}")
             if attribute.name in _DIVISORS and kind == "INT" and attribute.i < 1 and not attribute.ref_attr_name:
                 raise self._bad(f"{where}: attribute '{attribute.name}' is {attribute.i}, but must be at least 1")
+
+    def _bodies(self, node: onnx.NodeProto, version: int, where: str) -> None:
+        """Whoever follows values into subgraphs and out of them counts on as many as the node has."""
+        if (sizes := body_sizes(node, version)) is None:
+            return
+        for attribute in node.attribute:
+            given, made = len(attribute.g.input), len(attribute.g.output)
+            if attribute.type == _Attribute.GRAPH and (made != sizes[1] or sizes[0] not in (None, given)):
+                body = f"'{attribute.name}' of {amount(given, 'input')} and {amount(made, 'output')}"
+                raise self._bad(f"{where} has {_ends(node)}, which its {body} is not for")
+            is_count = attribute.name == "num_scan_inputs" and attribute.type == _Attribute.INT
+            if is_count and not attribute.ref_attr_name and not 1 <= attribute.i <= len(node.input):
+                raise self._bad(f"{where} cannot scan {attribute.i} of its {amount(len(node.input), 'input')}")
 
     def _attributes(self, attributes: Iterable[onnx.AttributeProto], where: str, opsets: Opsets) -> None:
         for attribute in attributes:
@@ -240,6 +253,10 @@ class Legality:
 
 def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     return {_domain(each.domain): each.version for each in proto.opset_import}
+
+
+def _ends(node: onnx.NodeProto) -> str:
+    return f"{amount(len(node.input), 'input')} and {amount(len(node.output), 'output')}"
 
 
 def _domain(domain: str) -> str:

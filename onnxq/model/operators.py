@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 from onnx import defs
 
@@ -13,6 +14,26 @@ from onnxq.errors import BadModel
 from onnxq.model import graph
 
 _SINGLE = defs.OpSchema.FormalParameterOption.Single
+_ANY = 1 << 31
+#: Indexes of the inputs that onnxruntime's own operators cannot do without, of those that are read here. Its schemas
+#: say them, too, but of the version that is installed: later ones may ask for less of others, and know more inputs.
+_THEIRS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("BiasGelu", "FusedConv", "FusedGemm", "FusedMatMul", "NhwcConv", "NhwcFusedConv"), (0, 1)),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear", "QLinearConcat", "Range"), (0, 1)),
+    **dict.fromkeys(("QLinearAveragePool", "QLinearLeakyRelu", "QLinearReduceMean", "QLinearSigmoid"), (0, 1, 3)),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 1, 3, 4, 6)),
+    **dict.fromkeys(("DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"), (0, 1, 2)),
+    "DynamicQuantizeLSTM": (0, 1, 2, 8, 9, 10, 11),
+    "MatMulIntegerToFloat": (0, 1, 2, 3),
+    "MoE": (0, 1, 2, 4),
+    "QAttention": (0, 1, 2, 3, 4),
+    "QGemm": (0, 1, 2, 3, 4, 5),
+    "QLinearConv": range(8),
+    "QLinearGlobalAveragePool": (0, 1, 2, 3, 4),
+    "QLinearSoftmax": (0, 1, 3, 4),
+    "QLinearWhere": range(9),
+    "QMoE": (0, 1, 2, 5),
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,11 @@ class Operator:
 
 @functools.cache
 def operator(op_type: str, version: int, domain: str) -> Operator | None:
-    """What the standard says; None for operators that it does not know, but a runtime may."""
+    """What the standard says, or onnxruntime of its own; None for operators that neither knows, but a runtime may."""
+    if domain == graph.MICROSOFT and op_type in _THEIRS:
+        needed = _THEIRS[op_type]
+        least = int(op_type != "DynamicQuantizeLSTM")  # of which any output may be left out
+        return Operator((needed[-1] + 1, _ANY), (least, _ANY), [(i, f"#{i + 1}") for i in needed], {})
     try:
         schema = defs.get_schema(op_type, version, domain)
     except Exception:  # onnx has an exception of its own for each way in which it does not know
@@ -46,6 +71,18 @@ def operator(op_type: str, version: int, domain: str) -> Operator | None:
     )
 
 
+def body_sizes(node: onnx.NodeProto, version: int) -> tuple[int | None, int] | None:
+    """How many inputs and outputs each subgraph of a standard operator has, as onnxruntime counts them, too; None where
+    it has none. Of an If the inputs are nobody's, and may be any."""
+    given, made = len(node.input), len(node.output)
+    return {
+        "If": (None, made),
+        "Loop": (given, made + 1),  # a number and a condition go in, which are M and cond; a condition comes out
+        "Scan": (given - (version < 9), made),
+        "SequenceMap": (given, made),
+    }.get(node.op_type)
+
+
 def require_inputs(model: ir.Model) -> None:
     """Once functions are inlined: what a caller left out may be what an operator cannot do without.
 
@@ -54,7 +91,7 @@ def require_inputs(model: ir.Model) -> None:
     """
     version = graph.opset(model)
     for node in graph.nodes(model):
-        known = operator(node.op_type, version, "") if node.domain == "" else None
+        known = operator(node.op_type, version, node.domain) if node.domain in ("", graph.MICROSOFT) else None
         for i, name in () if known is None else known.needed:
             if i >= len(node.inputs) or node.inputs[i] is None:
                 raise BadModel(f"node '{node.name}' ({node.op_type}), of a local function, lacks its input '{name}'")

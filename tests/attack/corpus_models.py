@@ -317,6 +317,35 @@ CASES: dict[str, Hostile] = {
         ),
         "attribute 'group' is 0, but must be at least 1",
     ),
+    **{
+        f"Loop whose body {what}": Hostile(
+            changed(
+                lambda p, change=change: change(p.graph.node[1].attribute[0].g),
+                """g (float[1, 64] x, int64 n, bool k) => (float[1, 64] y) { h = MatMul(x, w)
+                y = Loop(n, k, h) <body = b (int64 i, bool c, float[1, 64] s) => (bool d, float[1, 64] t)
+                { d = Identity(c)  t = Relu(s) }> }""",
+            ),
+            f"has 3 inputs and 1 output, which its 'body' of {says} is not for",
+        )
+        for what, change, says in (
+            ("takes less", lambda b: b.input.pop(0), "2 inputs and 2 outputs"),
+            ("gives more", lambda b: b.output.append(b.output[1]), "3 inputs and 3 outputs"),
+        )
+    },
+    "Scan of more than it is given": Hostile(
+        changed(
+            lambda p: setattr(p.graph.node[1].attribute[1], "i", 2),
+            """g (float[1, 64] x) => (float[1, 64] y) { h = MatMul(x, w)
+            y = Scan(h) <body = b (float[64] s) => (float[64] t) { t = Relu(s) }, num_scan_inputs = 1> }""",
+        ),
+        "cannot scan 2 of its 1 input",
+    ),
+    "onnxruntime's own node of no input": text(
+        "g (float[1, 64] x) => (float[1, 64] y, z) { y = MatMul(x, w)  z = com.microsoft.QuantizeLinear() }",
+        *("check", "model.onnx", "-t", "qnn"),
+        says="the operator has at least 2 and 1",
+        code=1,
+    ),
     "attribute without a type": Hostile(changed(lambda p: p.graph.node[0].attribute.add(name="alpha")), "has no type"),
     "data shorter than the shape": Hostile(
         changed(shape(64, 65)), "does not hold what its type and shape [64, 65] say"

@@ -11,11 +11,13 @@ import onnx_ir as ir
 import pytest
 import tiny
 from numpy.typing import NDArray
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from tiny import normal
 
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.model.operators import operator
 from onnxq.passes.opsets.raise_opset import SMALL_BYTES
 from onnxq.passes.prepare import prepare
 
@@ -189,3 +191,13 @@ def test_quantized_models_are_known(body: str, found: str | None) -> None:
     constants = {"s": np.float32(0.1), "w": np.ones((4, 4), np.int8), "v": normal(4, 4)}
     made: ir.Model = tiny.read(tiny.model(f"g (float[4,4] x) => (y) {{ {body} }}", constants))
     assert is_quantized(made) == found
+
+
+def test_inputs_of_the_runtimes_own_operators() -> None:
+    """It needs every one without which a model is refused here."""
+    for schema in get_all_operator_schema():
+        known = operator(schema.name, 1, schema.domain) if schema.domain == graph.MICROSOFT else None
+        if known is not None:
+            needed = [i for i, each in enumerate(schema.inputs) if str(each.option).endswith("Single")]
+            assert {i for i, _ in known.needed} <= set(needed) and known.inputs[0] <= schema.min_input, schema.name
+            assert known.outputs[0] <= schema.min_output, schema.name
