@@ -71,6 +71,11 @@ def operator(op_type: str, version: int, domain: str) -> Operator | None:
     )
 
 
+def operator_of(node: ir.Node, opset: int) -> Operator | None:
+    """Of ONNX's and onnxruntime's operators, which a model of `opset` has."""
+    return operator(node.op_type, opset, node.domain) if node.domain in ("", graph.MICROSOFT) else None
+
+
 def body_sizes(node: onnx.NodeProto, version: int) -> tuple[int | None, int] | None:
     """How many inputs and outputs each subgraph of a standard operator has, as onnxruntime counts them, too; None where
     it has none. Of an If the inputs are nobody's, and may be any."""
@@ -91,7 +96,7 @@ def require_inputs(model: ir.Model) -> None:
     """
     version = graph.opset(model)
     for node in graph.nodes(model):
-        known = operator(node.op_type, version, node.domain) if node.domain in ("", graph.MICROSOFT) else None
+        known = operator_of(node, version)
         for i, name in () if known is None else known.needed:
             if i >= len(node.inputs) or node.inputs[i] is None:
                 raise BadModel(f"node '{node.name}' ({node.op_type}), of a local function, lacks its input '{name}'")

@@ -230,6 +230,18 @@ def test_what_nobody_reads_goes() -> None:
     assert set(made.graph.initializers) == {"w", "v"}
 
 
+def test_a_loop_keeps_the_condition_that_is_left_out() -> None:
+    """onnxruntime refuses one of a single input."""
+    text = (
+        "g (float[4] x, int64 n, bool k) => (z) { u = Identity(k)  z = Loop(n, u) <body = b (int64 i, bool c) =>"
+        " (bool d, float[4] t) { d = Identity(c)  t = Relu(x) }> }"
+    )
+    proto = tiny.model(text)
+    proto.graph.node[1].input[1] = ""
+    made = RemoveUnused()(tiny.read(proto)).model
+    assert tiny.ops(made)[0] == "Loop" and len(tiny.find(made, "Loop").inputs) == 2
+
+
 def test_what_only_removed_bodies_read_is_unused() -> None:
     text = (
         "g (float[4] x, bool c) => (z) { u = Neg(x)  y = If(c) <then_branch = t () => (p) { d = If(c) <then_branch ="
