@@ -28,7 +28,7 @@ NAMES = (
 )
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 #: Versions that a model or a function may be of.
-VERSIONS = (8, 11, *range(13, 27))
+VERSIONS = (9, 11, *range(13, 27))
 _DEPTH = 2
 #: Of a body of several nodes that are legal each, more are.
 _WRONG = 0.03
@@ -100,11 +100,11 @@ def _control(r: Random, growth: Growth, tag: str, depth: int) -> None:
 
 def _perhaps(r: Random, count: int | None) -> int | None:
     """None: as many as it happens."""
-    return None if r.random() < 0.05 else count
+    return None if r.random() < 0.03 else count
 
 
 def _scanning(r: Random, scanned: int) -> list[onnx.AttributeProto]:
-    made = [helper.make_attribute("num_scan_inputs", r.choice([scanned] * 8 + [0, 5, -1]))]
+    made = [helper.make_attribute("num_scan_inputs", r.choice([scanned] * 30 + [0, 5, -1]))]
     for name in ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions"):
         if r.random() < 0.3:
             made.append(helper.make_attribute(name, [r.choice([0, 1, -1, 2, 9]) for _ in range(r.randrange(1, 4))]))
@@ -114,11 +114,11 @@ def _scanning(r: Random, scanned: int) -> list[onnx.AttributeProto]:
 def _body(r: Random, outer: Growth, tag: str, depth: int, counts: tuple[int | None, int | None]) -> onnx.GraphProto:
     """A subgraph that reads what is around it, too, and gives back anything."""
     growth = Growth(onnx.GraphProto(name=r.choice(["b", "", tag])), list(outer.pool), _WRONG)
-    growth.opset = outer.opset
+    growth.opset, growth.is_inner = outer.opset, True
     graph = growth.graph
     takes, gives = (r.randrange(1, 4) if count is None else count for count in counts)
     for i in range(takes):
-        name = r.choice([f"{tag}in{i}"] * 30 + ["x", "w", ""])
+        name = r.choice([f"{tag}in{i}"] * 30 + ["x", "w"])
         usual = (TensorProto.INT64, TensorProto.BOOL)[i] if i < 2 and r.random() < 0.6 else TensorProto.FLOAT
         graph.input.append(_value(r, name, r.choice([usual, usual, TensorProto.INT64])))
         if usual == TensorProto.FLOAT:

@@ -21,12 +21,14 @@ class Growth:
 
     Attributes:
         wrong: share of the nodes of which something is.
+        is_inner: nothing is made an input, as of a body there are as many as its node gives.
         opset: whose operators `bodies.py` and `codes.py` take.
         made: name and type of what nodes give, the newest first.
     """
 
     def __init__(self, graph: onnx.GraphProto, pool: list[str], wrong: float = WRONG) -> None:
         self.graph, self.pool, self.wrong, self.opset = graph, pool, wrong, 17
+        self.is_inner = False
         self.made: list[tuple[str, str]] = []
 
     def add(self, r: Random, form: Form, tag: str) -> onnx.NodeProto:
@@ -82,10 +84,12 @@ class Growth:
     def _new(self, r: Random, name: str, kind: str) -> str:
         """A constant, an input, or a constant that is an input."""
         of, shape = element(kind), r.choice(values.SHAPES)
-        is_constant = of is not None and r.random() < 0.75
+        if self.is_inner and of is None:
+            return r.choice(self.pool)
+        is_constant = of is not None and (self.is_inner or r.random() < 0.75)
         if is_constant and of is not None:
             self.constant(r, name, of, shape)
-        if not is_constant or r.random() < 0.05:
+        if not is_constant or r.random() < 0.05 * (not self.is_inner):
             free = [r.choice(["N", dim]) for dim in shape]
             dims = shape if is_constant else r.choice([shape, None, free])
             self.graph.input.append(values.value(name, kind, of, dims))
