@@ -182,7 +182,9 @@ def _is_tied(value: ir.Value, content: Content, tied: dict[Hashable, list[ir.Val
 
 def _are_of_one_weight(a: ir.Value, b: ir.Value) -> bool:
     """Whether equal constants may be one: of weights that are equal before training each has its name, but for a table
-    and its head."""
+    and its head. Single numbers, as the factors of scales, are nobody's."""
+    if a.const_value is not None and a.const_value.size == 1:
+        return True
     first, second = _weight(a), _weight(b)
     is_looked_up = any(use.node.op_type == own_ops.GATHER for use in (*a.uses(), *b.uses()))
     return None in (first, second) or first == second or is_looked_up
