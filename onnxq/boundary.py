@@ -166,6 +166,8 @@ _NO_NAME = re.compile("embedded null|surrogates not allowed")
 
 def as_sentence(error: BaseException) -> OnnxqError:
     """What to tell the user of an exception that is none of ours."""
+    if isinstance(error, Warning):  # which Python raises where it was told to
+        return OnnxqError(str(error))
     where = _where(error.__traceback__)
     if isinstance(error, (MemoryError, ImportError, RuntimeError, SystemError)) and is_of_memory(error):
         what = first_line(error) if isinstance(error, MemoryError) else "a library or a thread could not be had"

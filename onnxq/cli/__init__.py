@@ -75,10 +75,7 @@ class _Errors(click.Group):
         except KeyboardInterrupt:
             _end_interrupted()
         except Exception as error:
-            is_told = isinstance(error, (OnnxqError, Warning))  # which Python raises where it was told to
-            sentence = (
-                error if isinstance(error, OnnxqError) else OnnxqError(str(error)) if is_told else as_sentence(error)
-            )
+            sentence = error if isinstance(error, OnnxqError) else as_sentence(error)
             if ctx.params.get("debug"):
                 traceback.print_exc()
             if _is_of_stdout(error):

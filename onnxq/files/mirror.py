@@ -166,13 +166,8 @@ def replaced(folder: Path, report: str) -> frozenset[str] | None:
 
 
 def text_in(folder: Path, name: str, most: int) -> str:
-    """The text of a file in the folder of a store that an output becomes, or of its first bytes.
-
-    Raises:
-        BadOutput: it cannot be read.
-    """
-    url = storage.inside(_outputs[folder], name)
-    return storage.read(url, 0, min(most, storage.known(url, BadOutput).size), BadOutput).decode("utf-8", "replace")
+    """As `StoredFolder.text`, of a folder that `replaced` looked at."""
+    return _folders[folder].text(name, most)
 
 
 def publish(path: Path, data: tuple[Path, ...] = ()) -> None:

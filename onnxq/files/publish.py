@@ -93,6 +93,16 @@ class StoredFolder:
         storage.forget(url)
         return cls(url, report, {name: storage.known(storage.inside(url, name), BadOutput) for name in _names(url)})
 
+    def text(self, name: str, most: int) -> str:
+        """What a file in it says, in its first bytes.
+
+        Raises:
+            BadOutput: it cannot be read.
+        """
+        url = storage.inside(self.url, name)
+        size = storage.known(url, BadOutput).size
+        return storage.read(url, 0, min(most, size), BadOutput).decode("utf-8", "replace")
+
     def become(self, folder: Path) -> None:
         """Let the files of a folder here take the place of these.
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from sweeps import swept
 
 import onnxq
-from onnxq import cli, job, training
+from onnxq import cli, job
 from onnxq.boundary import as_sentence, bounded, code_of
 from onnxq.cli import inspect as inspect_command
 from onnxq.errors import BadModel, BadRecipe, Bug, Exit, OnnxqError, OutOfMemory, one_line
@@ -150,25 +150,6 @@ def test_a_code_is_of_the_place_and_the_kind() -> None:
     assert isinstance(as_sentence(KeyError("a")), Bug)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a limit that only Linux keeps to")
-@pytest.mark.parametrize("limit", ["AS", "DATA"])
-def test_at_the_limit_of_memory_nothing_is_a_bug(limit: str) -> None:
-    """Python's own parser says then that fields are missing, as whose values it had no memory."""
-    code = f"""
-import resource
-from onnxq.boundary import as_sentence
-error = ValueError("field 'target' is required for AnnAssign")
-print(as_sentence(error))
-pages = int(open("/proc/self/statm").read().split()[{0 if limit == "AS" else 5}])
-resource.setrlimit(resource.RLIMIT_{limit}, (pages * resource.getpagesize() + (8 << 20),) * 2)
-print(as_sentence(error))
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    before, after = done.stdout.splitlines()
-    assert before.startswith("this is a bug in onnxq: ValueError") and after.startswith("there is not enough memory")
-
-
 def test_a_warning_that_is_an_error_is_no_bug(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     words = [
@@ -218,33 +199,6 @@ def test_paths_of_bytes_are_told(model: Path) -> None:
     (entry,) = (each for each in os.scandir(os.fsencode(model.parent)) if each.name == b"model.onnx")
     with pytest.raises(BadRecipe, match="'model' is of type DirEntry"):
         onnxq.quantize(entry)  # type: ignore[arg-type]
-
-
-def test_torch_that_does_not_fit_into_memory_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: failed to map segment from shared object')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    with pytest.raises(OutOfMemory):
-        bounded(training.require_torch)()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched on Linux")
-def test_the_limit_of_processor_time_is_told(model: Path) -> None:
-    words = f"ulimit -S -t 1; exec {sys.executable} -c '{BUSY}' inspect {model}"
-    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 128 + signal.SIGXCPU
-    assert "the limit of processor time ('ulimit -t') was reached" in done.stderr
-
-
-#: A command that takes long.
-BUSY = """
-from onnxq import __main__
-def busy():
-    while True:
-        pass
-__main__.work = busy
-__main__.run()
-"""
 
 
 def test_usage_is_another_code() -> None:
