@@ -86,7 +86,7 @@ def _keeps_columns(node: ir.Node) -> bool:
 def _through(node: ir.Node | None) -> ir.Node | None:
     while graph.is_op(node, "Identity", "Cast"):
         assert node is not None
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
+        node = graph.producer(node.inputs[0])
     return node
 
 

@@ -84,7 +84,7 @@ def _is_of_new_codes(value: ir.Value) -> bool:
     """Whether a DequantizeLinear of such constants makes the value, or what it is cast or transposed from."""
     node = value.producer()
     while node is not None and graph.is_op(node, *BEHIND):
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
+        node = graph.producer(node.inputs[0])
     codes = graph.constant(node.inputs[0]) if node is not None and graph.is_op(node, "DequantizeLinear") else None
     return codes is not None and codes.dtype in NEW
 

@@ -128,7 +128,7 @@ def _is_in_integers(weight: Weight) -> bool:
     """Whether the other operand of a product comes from a DequantizeLinear, and a QuantizeLinear reads the result."""
     node = weight.node
     other = node.inputs[1 - weight.role.index] if len(node.inputs) == 2 else None
-    made, reader = None if other is None else other.producer(), graph.only_consumer(node.outputs[0])
+    made, reader = graph.producer(other), graph.only_consumer(node.outputs[0])
     is_rounded = reader is not None and graph.is_op(reader, "QuantizeLinear")
     return made is not None and graph.is_op(made, "DequantizeLinear") and is_rounded
 

@@ -193,7 +193,7 @@ def _is_of_codes(node: ir.Node) -> bool:
     """Cases 2 and 3 of `_FoldShared`."""
     if node.op_type == "Slice":
         source = node.inputs[0]
-        shaped = None if source is None else source.producer()
+        shaped = graph.producer(source)
         codes = graph.constant(shaped.inputs[0] if shaped is not None and graph.is_op(shaped, "Reshape") else source)
         return codes is not None and codes.dtype is ir.DataType.UINT8
     reader: ir.Node | None = node

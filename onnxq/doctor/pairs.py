@@ -59,7 +59,7 @@ def code_type(node: ir.Node) -> ir.DataType | None:
         named = graph.attribute_int(node, "output_dtype", 0) or int(ir.DataType.UINT8)
         return ir.DataType(named) if named in set(map(int, ir.DataType)) else None
     source = node.inputs[0]
-    before = None if source is None else source.producer()
+    before = graph.producer(source)
     if before is not None and graph.is_op(before, "QuantizeLinear"):
         return code_type(before)
     return None if source is None else source.dtype
@@ -67,7 +67,7 @@ def code_type(node: ir.Node) -> ir.DataType | None:
 
 def dequantizer(value: ir.Value | None) -> ir.Node | None:
     """The DequantizeLinear of an activation that makes `value`; None if something else does."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if node is None or not graph.is_op(node, "DequantizeLinear") or graph.constant(node.inputs[0]) is not None:
         return None
     return node

@@ -87,7 +87,7 @@ def _of_codes(node: ir.Node) -> Iterator[StoredWeight]:
 def _of_floats(node: ir.Node, index: int) -> Iterator[StoredWeight]:
     """Of a DequantizeLinear, perhaps turned, in front of an operator on floats."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    between = None if value is None else value.producer()
+    between = graph.producer(value)
     order: list[int] | None = None
     if between is not None and graph.is_op(between, "Transpose") and between.inputs[0] is not None:
         order = list(between.attributes["perm"].as_ints()) if "perm" in between.attributes else None

@@ -145,7 +145,7 @@ def _makers(value: ir.Value | None, channels: int, axis: int) -> list[Scaled] | 
     Args:
         axis: of the channels, from the end.
     """
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if node is None or value is not node.outputs[0]:
         return None
     if node.domain == "" and node.op_type in _HOMOGENEOUS and not (axis == -1 and "Pool" in node.op_type):

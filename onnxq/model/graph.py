@@ -81,8 +81,13 @@ def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> bool:
 
 def decoded(value: ir.Value | None) -> ir.Value | None:
     """The codes that a DequantizeLinear makes `value` of; None where none does."""
-    maker = None if value is None else value.producer()
+    maker = producer(value)
     return maker.inputs[0] if maker is not None and is_op(maker, "DequantizeLinear") else None
+
+
+def producer(value: ir.Value | None) -> ir.Node | None:
+    """The node that makes a value; None of inputs, initializers, and where there is no value."""
+    return None if value is None else value.producer()
 
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
@@ -96,13 +101,13 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
 def producer_beside(node: ir.Node) -> ir.Node | None:
     """The node of the same graph that makes its first input."""
     x = node.inputs[0] if node.inputs else None
-    before = None if x is None else x.producer()
+    before = producer(x)
     return before if before is not None and before.graph is node.graph else None
 
 
 def own_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     """The node of `reader`'s graph that makes `value` and nothing else, for `reader` alone."""
-    node = None if value is None else value.producer()
+    node = producer(value)
     if value is None or node is None or node.graph is not reader.graph or len(node.outputs) != 1:
         return None
     return node if only_consumer(value) is reader else None
@@ -137,7 +142,7 @@ def is_of_constants(value: ir.Value | None) -> bool:
         each = pending.pop()
         if constant(each) is not None:
             continue
-        node = None if each is None else each.producer()
+        node = producer(each)
         if node is None or has_body(node) or not any(node.inputs) or len(seen) > 64:
             return False
         if node not in seen:

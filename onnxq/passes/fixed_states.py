@@ -61,7 +61,7 @@ def _freed(node: ir.Node) -> bool:
 def _is_fixed(body: ir.Graph, at: int, behind: int) -> bool:
     """Whether output `behind` is input `at`. One that is given back twice is two outputs, of which neither is taken."""
     value: ir.Value | None = body.outputs[behind]
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if graph.is_op(node, "Identity") and node is not None and node.graph is body:
         value = node.inputs[0]
     state = body.inputs[at]

@@ -107,5 +107,5 @@ class _Reader:
 
 def _whole(value: ir.Value | None) -> ir.Value | None:
     """Whose shape this is, all of it."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     return node.inputs[0] if node is not None and graph.is_op(node, "Shape") and not node.attributes else None

@@ -23,7 +23,7 @@ def final_output(node: ir.Node) -> ir.Value:
 
 def producer_of(value: ir.Value | None) -> ir.Node | None:
     """The node whose int8 kernel would store `value`, seen through an absorbed activation."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if node is not None and graph.is_op(node, *known.ABSORBED) and node.inputs[0] is not None:
         before = node.inputs[0].producer()
         if before is not None and final_output(before) is value:
@@ -58,7 +58,7 @@ def product_result(node: ir.Node) -> ir.Value:
 
 def product_of(value: ir.Value | None) -> ir.Node | None:
     """The MatMul or Gemm by a constant matrix that makes `value` in a region."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     for _ in range(3):
         if node is None or outputs_of(node) is not None:
             break

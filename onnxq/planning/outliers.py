@@ -72,7 +72,7 @@ def _sizes(value: ir.Value) -> tuple[NDArray[np.float64], NDArray[np.float64]] |
     # Exported piece by piece: (normalized · weight) + bias.
     shift = _vector(node, 0, 1) if graph.is_op(node, "Add") else None
     inner = next((x for x in node.inputs if graph.constant(x) is None), None) if shift is not None else value
-    before = None if inner is None else inner.producer()
+    before = graph.producer(inner)
     scale = _vector(before, 0, 1) if before is not None and graph.is_op(before, "Mul") else None
     if before is None or scale is None or not any(x is not None and _is_normalized(x) for x in before.inputs):
         return None

@@ -228,7 +228,7 @@ class _Finder:
             scale = factor if scale is None else scale * factor
             factors_of.append(carried(node.inputs[index]))
             rest = carried(node.inputs[1 - index])
-            node = None if rest is None else rest.producer()
+            node = graph.producer(rest)
         if node is not None and node.op_type in _NORMS and len(node.inputs) > _NORMS[node.op_type]:
             found = vector(node.inputs[_NORMS[node.op_type]], width)
             self.epsilons.add(round(graph.attribute_float(node, "epsilon", 1e-5), 12))

@@ -87,7 +87,7 @@ class Sources:
         pending, seen = [value], set[ir.Node]()
         while pending:
             at = pending.pop(0)
-            node = None if at is None else at.producer()
+            node = graph.producer(at)
             if node is None or node in seen or node in self._products or not self.of(at):
                 continue
             seen.add(node)

@@ -80,7 +80,7 @@ def _biases(model: ir.Model) -> Iterator[_Bias]:
     for weight in stored_weights(model):
         node, x = weight.node, dequantizer(weight.activation)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        between = None if bias is None else bias.producer()
+        between = graph.producer(bias)
         if x is None or between is None or not graph.is_op(between, "DequantizeLinear") or weight.scales is None:
             continue
         scale_x, codes, scale = constant_of(x, 1), constant_of(between, 0), constant_of(between, 1)

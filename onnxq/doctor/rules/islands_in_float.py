@@ -64,7 +64,7 @@ def _reads_weights_as_codes(node: ir.Node) -> bool:
     """Whether the weight of a convolution or product is codes; that of others does not matter."""
     if node.op_type not in _WEIGHED:
         return True
-    before = [None if value is None else value.producer() for value in node.inputs[:2]]
+    before = [graph.producer(value) for value in node.inputs[:2]]
     return all(graph.is_op(each, "DequantizeLinear") for each in before)
 
 

@@ -67,7 +67,7 @@ def _reads_uint8(weight: StoredWeight) -> bool:
         return between is not None and code_type(between) == ir.DataType.UINT8
     if node.op_type == "DynamicQuantizeMatMul":
         return True
-    before = None if value is None else value.producer()
+    before = graph.producer(value)
     if before is not None and graph.is_op(before, "DynamicQuantizeLinear"):
         return True
     zero = {"MatMulInteger": 2, "ConvInteger": 2, "MatMulIntegerToFloat": 4}.get(node.op_type, 2)

@@ -117,7 +117,7 @@ def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
     if node.op_type not in ("Add", "Where") or not graph.is_op(graph.only_consumer(node.outputs[0]), "Softmax"):
         return None
     for value in node.inputs[node.op_type == "Where" :]:
-        made = None if value is None else value.producer()
+        made = graph.producer(value)
         while made is not None and graph.is_op(made, "Mul", "Div") and made.inputs[0] is not None:
             made = made.inputs[0].producer()
         if made is not None and graph.is_op(made, "MatMul") and graph.constant(made.inputs[1]) is None:

@@ -42,7 +42,7 @@ def joined_at(moved: ir.Value, types: Types) -> Joined | None:
 
 def split_at(value: ir.Value | None, types: Types) -> Joined | None:
     """What [B, T, heads, D] is made of, by one Reshape."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if node is None or not graph.is_op(node, "Reshape") or graph.attribute_int(node, "allowzero", 0):
         return None
     x, sizes = node.inputs[0], sizes_of(node.inputs[1], types)

@@ -44,7 +44,7 @@ def _moved(model: ir.Model) -> Iterator[ir.Node]:
         pool = graph.own_producer(node.inputs[0], node)
         if pool is None or not graph.is_op(pool, "MaxPool"):
             continue
-        before = None if pool.inputs[0] is None else pool.inputs[0].producer()
+        before = graph.producer(pool.inputs[0])
         constants = [graph.constant(value) for value in node.inputs[1:]]
         if not graph.is_op(before, "DequantizeLinear") and all(c is not None and c.size == 1 for c in constants):
             yield node

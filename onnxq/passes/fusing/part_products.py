@@ -38,7 +38,7 @@ class PartProducts(ir.passes.InPlacePass):
 def unpacking(node: ir.Node) -> ir.Node | None:
     """The DequantizeLinear on blocks of constant codes that a MatMul reads as its weight."""
     weight = node.inputs[1] if graph.is_op(node, "MatMul") else None
-    made = None if weight is None else weight.producer()
+    made = graph.producer(weight)
     if made is None or not graph.is_op(made, "DequantizeLinear") or graph.constant(made.inputs[0]) is None:
         return None
     return made if graph.attribute_int(made, "block_size", 0) > 0 else None
@@ -105,7 +105,7 @@ def _bounds(clip: ir.Node, product: ir.Node, names: Names) -> list[tuple[str, li
 
 def _type_of(product: ir.Node) -> ir.DataType:
     """What a product is of: the type of the DequantizeLinear that makes its weight."""
-    unpack = None if product.inputs[1] is None else product.inputs[1].producer()
+    unpack = graph.producer(product.inputs[1])
     if not graph.is_op(unpack, "DequantizeLinear"):
         return ir.DataType.FLOAT
     assert unpack is not None

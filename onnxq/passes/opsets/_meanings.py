@@ -179,7 +179,7 @@ def _normalize_instances(node: ir.Node, names: Names) -> None:
 
 
 def _change_type(value: ir.Value | None, dtype: ir.DataType) -> None:
-    constant = None if value is None else value.producer()
+    constant = graph.producer(value)
     if constant is None or not graph.is_op(constant, "Constant") or "value" not in constant.attributes:
         return
     tensor = constant.attributes["value"].as_tensor()

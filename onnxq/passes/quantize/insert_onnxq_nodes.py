@@ -114,7 +114,7 @@ def _tell_width(node: ir.Node, constants: WeightForms) -> None:
     numbers at all; then onnxruntime refuses what multiplies them."""
     has_rows = graph.is_op(node, "Attention") and "kv_num_heads" in node.attributes
     v = node.inputs[2] if has_rows else None
-    maker = None if v is None else v.producer()
+    maker = graph.producer(v)
     while maker is not None and graph.is_op(maker, "Cast") and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     if maker is None or maker.domain != own_ops.DOMAIN or "N" not in maker.attributes:

@@ -36,11 +36,11 @@ def _sums(value: ir.Value | None, chosen: set[str]) -> ir.Value | None:
     """What an int8 convolution makes before it is rounded, if `value` is that behind a pair that nobody else reads."""
     found = value
     for op in ("DequantizeLinear", "QuantizeLinear"):
-        node = None if found is None else found.producer()
+        node = graph.producer(found)
         if node is None or not graph.is_op(node, op) or graph.only_consumer(node.outputs[0]) is None:
             return None
         found = node.inputs[0]
-    node = None if found is None else found.producer()
+    node = graph.producer(found)
     is_ours = node is not None and graph.is_op(node, "Conv") and node.name in chosen
     return found if is_ours and found is not None and graph.only_consumer(found) is not None else None
 

@@ -143,7 +143,7 @@ def _reads_sum(cell: _Cell, split: ir.Node, types: Types) -> bool:
     pending = [(split.inputs[0], split)]
     while pending:
         value, reader = pending.pop()
-        node = None if value is None else value.producer()
+        node = graph.producer(value)
         if value is not None and graph.constant(value) is not None:
             cell.biases.append(value)
         elif node is None or node.graph is not split.graph or graph.only_consumer(node.outputs[0]) is not reader:

@@ -255,7 +255,7 @@ def _quantize_of(value: ir.Value) -> ir.Node | None:
     """The QuantizeLinear that a value was made float behind."""
     producer = value.producer()
     codes = producer.inputs[0] if producer is not None and producer.op_type == "DequantizeLinear" else None
-    return None if codes is None else codes.producer()
+    return graph.producer(codes)
 
 
 def _quantize_again(value: ir.Value, quantize: ir.Node, names: Names, wants: Callable[[ir.Node], bool]) -> None:

@@ -114,10 +114,10 @@ def is_quantize(node: ir.Node | None) -> bool:
 
 def source_of(value: ir.Value | None) -> ir.Node | None:
     """The QuantizeLinear whose codes `value` is made of, by a DequantizeLinear of the same scale."""
-    dequantize = None if value is None else value.producer()
+    dequantize = graph.producer(value)
     if not graph.is_op(dequantize, "DequantizeLinear") or dequantize is None:
         return None
-    quantize = None if dequantize.inputs[0] is None else dequantize.inputs[0].producer()
+    quantize = graph.producer(dequantize.inputs[0])
     if not is_quantize(quantize) or quantize is None:
         return None
     return quantize if len(dequantize.inputs) == 3 and are_equal(quantize, dequantize) else None

@@ -141,7 +141,7 @@ def _move_groups(node: ir.Node, ranks: Ranks, forms: Forms) -> list[Group]:
         stacked = [moves.in_stack(move, rank) for move in made]
         made = [move for move in stacked if move is not None]
         made = made if len(made) == len(stacked) else None
-    dequantize = None if node.inputs[0] is None else node.inputs[0].producer()
+    dequantize = graph.producer(node.inputs[0])
     if made is None or source is None or dequantize is None:
         return []
     found = []

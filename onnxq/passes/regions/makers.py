@@ -24,7 +24,7 @@ Made = tuple[str, list[ir.Value | None], Words] | None
 
 def _is_of(value: ir.Value | None, dtype: ir.DataType) -> ir.Node | None:
     """The DequantizeLinear that makes `value` of constants of this type without offsets."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if not graph.is_op(node, "DequantizeLinear") or node is None or "block_size" in node.attributes:
         return None
     codes, scale = graph.constant(node.inputs[0]), graph.constant(node.inputs[1])

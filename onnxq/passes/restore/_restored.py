@@ -221,7 +221,7 @@ def constants_of(node: ir.Node, *indices: int) -> list[ir.TensorProtocol | None]
 
 def before_cast(value: ir.Value | None) -> ir.Value | None:
     """What a value is cast from; itself, if it is no Cast's."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     return node.inputs[0] if node is not None and graph.is_op(node, "Cast") else value
 
 

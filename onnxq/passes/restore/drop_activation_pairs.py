@@ -73,7 +73,7 @@ def _in_range(quantize: ir.Node, restored: Restored) -> ir.Value:
     """What is rounded, cut off where the codes may do the work of an operator that is not there."""
     x, bounds = quantize.inputs[0], _bounds(quantize)
     assert x is not None
-    if bounds is None or _is_not_negative(_producer(x)):
+    if bounds is None or _is_not_negative(graph.producer(x)):
         return x
     owner, name = quantize.graph, restored.names.fresh(f"{quantize.name}_range")
     assert isinstance(owner, ir.Graph)
@@ -95,10 +95,6 @@ def _is_known(value: ir.Value, depth: int = 8) -> bool:
         return graph.constant(value) is not None
     is_plain = depth > 0 and bool(node.inputs) and not graph.has_body(node)
     return is_plain and all(x is None or _is_known(x, depth - 1) for x in node.inputs)
-
-
-def _producer(value: ir.Value | None) -> ir.Node | None:
-    return None if value is None else value.producer()
 
 
 def _are_equal(a: ir.Value | None, b: ir.Value | None) -> bool:

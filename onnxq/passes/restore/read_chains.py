@@ -167,10 +167,10 @@ def _bytes(value: ir.Value | None) -> ir.Value | None:
 
 def _nibbles(value: ir.Value | None) -> ir.Value | None:
     """The bytes of which a Concat makes low halves, then high ones."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     if node is None or not graph.is_op(node, "Concat") or len(node.inputs) != 2:
         return None
-    low, high = (None if part is None else part.producer() for part in node.inputs)
+    low, high = (graph.producer(part) for part in node.inputs)
     if not graph.is_op(low, "Sub") or not graph.is_op(high, "Floor") or low is None:
         return None
     source = _bytes(low.inputs[0])

@@ -72,7 +72,7 @@ class ReadChannels(RestorePass):
 
 def _turned(codes: ir.Value | None) -> tuple[ir.Value | None, tuple[int, ...]]:
     """The constant that codes are the transpose of, and for each axis of these which it was; () where they are none."""
-    node = None if codes is None else codes.producer()
+    node = graph.producer(codes)
     if node is None or not graph.is_op(node, "Transpose") or "perm" not in node.attributes:
         return codes, ()
     return node.inputs[0], tuple(node.attributes["perm"].as_ints())

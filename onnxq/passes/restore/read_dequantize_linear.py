@@ -141,7 +141,7 @@ def _scales_of(node: ir.Node) -> _Scales | None:
     if tensor is not None:
         is_known = tensor.dtype in graph.FLOATS or tensor.dtype is ir.DataType.FLOAT8E8M0
         return _Scales(tuple(tensor.shape.numpy()), tensor.dtype, tensor.numpy) if is_known else None
-    made = None if value is None else value.producer()
+    made = graph.producer(value)
     found = None if made is None or made.op_type != "DequantizeLinear" else constants_of(made, 0, 1, 2)
     if made is None or not found or made.domain not in ("", graph.MICROSOFT):
         return None

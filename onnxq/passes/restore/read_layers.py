@@ -117,7 +117,7 @@ def _experts(node: ir.Node, restored: Restored) -> bool:
     is_raw = graph.attribute_int(node, "weights_prepacked", 0) == 0
     if not is_plain or not is_raw or any(input_of(node, index) is not None for index in (8, 9, 10, 13)):
         return False
-    softmax = None if given is None else given.producer()
+    softmax = graph.producer(given)
     if given is not None and (
         not graph.is_op(softmax, "Softmax") or softmax is None or softmax.inputs[0] is not router
     ):

@@ -68,7 +68,7 @@ def _packed(node: ir.Node, first: int, restored: Restored) -> bool:
     if source is None or stored is None:
         return False
     scales = input_of(node, first + 1)
-    made = None if scales is None else scales.producer()  # of scales in 8 bits
+    made = graph.producer(scales)  # of scales in 8 bits
     parts = () if made is None else made.inputs
     if first == 0:
         dtype = _rounded(node, ir.DataType(graph.attribute_int(node, "dtype", int(ir.DataType.FLOAT))))
@@ -125,7 +125,7 @@ def _stored(node: ir.Node, first: int) -> Stored | None:
 def _widened(node: ir.Node, index: int) -> ir.Node | None:
     """The node that makes what is read there of codes of 2 or 3 bits; None: it is no such one."""
     value = input_of(node, index)
-    made = None if value is None else value.producer()
+    made = graph.producer(value)
     if made is None or made.domain != own_ops.DOMAIN or made.op_type != own_ops.WIDEN:
         return None
     return made if formats.is_known(made.overload) and formats.get(made.overload).widened else None
@@ -230,7 +230,7 @@ def _short_scales(node: ir.Node, format: Format, how: Granularity, shape: tuple[
     others: list[ir.Value | None] = []
     for i, (word, kind) in enumerate(kinds):
         value = input_of(node, 1 + i)
-        made = None if value is None else value.producer()
+        made = graph.producer(value)
         if kind is None:
             continue
         wanted = own_ops.Variant(own_ops.DEQUANTIZE, format.name, moved=word).overload

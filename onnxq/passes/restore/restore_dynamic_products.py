@@ -57,7 +57,7 @@ class RestoreDynamicProducts(RestorePass):
 def _weight_scale(scaled: ir.Node, product: ir.Value, of_x: ir.Value) -> ir.Value | None:
     """The constant scale of the weight: `scaled` multiplies by its product with the scale of x."""
     other = scaled.inputs[1] if scaled.inputs[0] is product else scaled.inputs[0]
-    both = None if other is None else other.producer()
+    both = graph.producer(other)
     if both is None or both.op_type != "Mul" or of_x not in both.inputs:
         return None
     found = both.inputs[1] if both.inputs[0] is of_x else both.inputs[0]

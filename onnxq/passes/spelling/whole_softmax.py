@@ -43,10 +43,10 @@ class WholeSoftmax(ir.passes.InPlacePass):
 
 
 def _joined(reshape: ir.Node) -> bool:
-    middle, shape = (None if value is None else value.producer() for value in reshape.inputs)
+    middle, shape = (graph.producer(value) for value in reshape.inputs)
     if middle is None or shape is None or not (graph.is_op(middle, *_FLATTENING) and graph.is_op(shape, "Shape")):
         return False
-    flatten = None if middle.inputs[0] is None else middle.inputs[0].producer()
+    flatten = graph.producer(middle.inputs[0])
     if flatten is None or not graph.is_op(flatten, "Flatten") or shape.attributes:
         return False
     x, axis = flatten.inputs[0], graph.attribute_int(flatten, "axis", 1)
@@ -67,7 +67,7 @@ def _joined(reshape: ir.Node) -> bool:
 
 def _guards_in_vain(where: ir.Node) -> bool:
     test, zero, p = (*where.inputs, None, None, None)[:3]
-    guard, softmax = (None if value is None else value.producer() for value in (test, p))
+    guard, softmax = (graph.producer(value) for value in (test, p))
     if (
         p is None
         or guard is None
@@ -84,7 +84,7 @@ def _guards_in_vain(where: ir.Node) -> bool:
 
 def _take_out(where: ir.Node) -> None:
     test, _, p = where.inputs
-    guard = None if test is None else test.producer()
+    guard = graph.producer(test)
     assert p is not None and guard is not None and where.graph is not None
     where.outputs[0].replace_all_uses_with(p, replace_graph_outputs=True)
     where.graph.remove([where, guard], safe=True)
@@ -92,7 +92,7 @@ def _take_out(where: ir.Node) -> None:
 
 def _is_finite(scores: ir.Value | None) -> bool:
     """Whether no constant makes it infinite that is added, multiplied or chosen behind products."""
-    node = None if scores is None else scores.producer()
+    node = graph.producer(scores)
     if node is None:
         tensor = graph.constant(scores)
         return tensor is not None and tensor.dtype in graph.FLOATS and bool(np.all(np.isfinite(tensor.numpy())))

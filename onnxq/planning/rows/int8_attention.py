@@ -248,7 +248,7 @@ def _merging(last: ir.Node, v: Operand) -> tuple[ir.Node, ...]:
 
 def int8_attention_of(value: ir.Value | None) -> Int8Attention | None:
     """The attention that makes `value`."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     for op in ("Reshape", "Transpose", "Mul"):
         if node is not None and graph.is_op(node, op) and node.inputs[0] is not None:
             inner = [each.producer() for each in node.inputs if each is not None]

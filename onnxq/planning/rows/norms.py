@@ -71,7 +71,7 @@ def _whole(node: ir.Node, rank: int) -> RowNorm | None:
 
 
 def _spelled(mean: ir.Node, rank: int) -> RowNorm | None:
-    squared = None if mean.inputs[0] is None else mean.inputs[0].producer()
+    squared = graph.producer(mean.inputs[0])
     of = square_of(squared)
     if (
         squared is None

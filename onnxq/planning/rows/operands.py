@@ -68,7 +68,7 @@ def _with_heads(value: ir.Value, reader: tuple[ir.Node, int], nodes: list[ir.Nod
     turn = value.producer()
     if turn is None or not turns_heads(turn):
         return plain
-    split = None if turn.inputs[0] is None else turn.inputs[0].producer()
+    split = graph.producer(turn.inputs[0])
     return _of_heads(split, (turn, *nodes)) or plain
 
 

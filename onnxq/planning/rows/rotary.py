@@ -29,14 +29,14 @@ def rotary_at(add: ir.Node) -> Rotary | None:
     between."""
     if not graph.is_op(add, "Add"):
         return None
-    products = [None if value is None else value.producer() for value in add.inputs]
+    products = [graph.producer(value) for value in add.inputs]
     if any(not graph.is_op(product, "Mul") for product in products):
         return None
     for straight, turned in (products, products[::-1]):
         assert straight is not None and turned is not None
         for index in (0, 1):
             value, sin = turned.inputs[index], turned.inputs[1 - index]
-            join = None if value is None else value.producer()
+            join = graph.producer(value)
             halves = None if join is None else _halves(join)
             if halves is None or join is None or sin is None:
                 continue
@@ -65,7 +65,7 @@ def _halves(join: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]] | None:
     """What is turned, and the nodes that cut it and change a sign."""
     if not graph.is_op(join, "Concat") or len(join.inputs) != 2 or graph.attribute_int(join, "axis", 0) not in (-1, 3):
         return None
-    negative = None if join.inputs[0] is None else join.inputs[0].producer()
+    negative = graph.producer(join.inputs[0])
     if negative is None or not graph.is_op(negative, "Neg") or negative.inputs[0] is None or join.inputs[1] is None:
         return None
     second, first = negative.inputs[0].producer(), join.inputs[1].producer()

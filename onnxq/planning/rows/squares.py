@@ -81,7 +81,7 @@ def large_in(model: ir.Model) -> set[ir.Node]:
         sizes.visit(node)
     found = _ending(sizes)
     centred = (node for node in nodes if node.op_type == "Sub" and _makes_for(node, found))
-    return found | {node for node in centred if graph.is_op(_producer(node, 1), "ReduceMean")}
+    return found | {node for node in centred if graph.is_op(graph.producer(node.inputs[1]), "ReduceMean")}
 
 
 def square_of(node: ir.Node | None) -> ir.Value | None:
@@ -259,8 +259,3 @@ def _makes_for(node: ir.Node, readers: set[ir.Node]) -> bool:
     """Whether only squares among these read what it makes."""
     uses = list(node.outputs[0].uses())
     return bool(uses) and all(use.node in readers and square_of(use.node) is not None for use in uses)
-
-
-def _producer(node: ir.Node, index: int) -> ir.Node | None:
-    value = node.inputs[index]
-    return None if value is None else value.producer()

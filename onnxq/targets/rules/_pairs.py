@@ -36,7 +36,7 @@ def code_type(node: ir.Node) -> ir.DataType | None:
     """The type of the codes that a QuantizeLinear makes or a DequantizeLinear reads; None where nothing says so."""
     if is_pair(node, DEQUANTIZE):
         read = node.inputs[0]
-        producer = None if read is None else read.producer()
+        producer = graph.producer(read)
         if read is not None and (known := (graph.constant(read) or read).dtype) is not None:
             return known
         return code_type(producer) if producer is not None and is_pair(producer, QUANTIZE) else None
@@ -49,7 +49,7 @@ def code_type(node: ir.Node) -> ir.DataType | None:
 
 def dequantized(value: ir.Value | None) -> ir.Node | None:
     """The DequantizeLinear that makes `value`, if one does."""
-    node = None if value is None else value.producer()
+    node = graph.producer(value)
     return node if node is not None and is_pair(node, DEQUANTIZE) else None
 
 
@@ -80,7 +80,7 @@ def readers(value: ir.Value) -> list[ir.Node]:
 def source_behind(node: ir.Node, ops: Collection[str]) -> ir.Node | None:
     """The node of one of these operators whose result a QuantizeLinear rounds, seen through a Relu or Clip."""
     value = node.inputs[0]
-    producer = None if value is None else value.producer()
+    producer = graph.producer(value)
     if graph.is_op(producer, "Relu", "Clip") and producer is not None and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
     return producer if producer is not None and graph.is_op(producer, *ops) else None

@@ -103,7 +103,7 @@ def _with_sum(group: Group, types: Types, order: dict[ir.Node, int], pixels: Pix
     if add is None or not graph.is_op(add, "Add") or add not in order or not _same_shape(add, types, pixels):
         return group
     other = next((value for value in add.inputs if value is not end), None)
-    producer = None if other is None else other.producer()
+    producer = graph.producer(other)
     is_before = producer is None or order.get(producer, len(order)) < order[group.nodes[0]]
     if other is None or graph.constant(other) is not None or not is_before:
         return group

@@ -19,7 +19,7 @@ def _add_dequantized(types: Types, model: ir.Model) -> None:
     """Also of what int8 operators beside these make float again, whose name may have gone to it."""
     for node in graph.nodes(model):
         codes = node.inputs[0] if graph.is_op(node, "DequantizeLinear") else None
-        quantize = None if codes is None else codes.producer()
+        quantize = graph.producer(codes)
         if graph.is_op(quantize, "QuantizeLinear") and quantize is not None and quantize.inputs[0] is not None:
             old, new = quantize.inputs[0].name or "", node.outputs[0].name or ""
             for name, other in ((old, new), (new, old)):

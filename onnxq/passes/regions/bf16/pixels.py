@@ -66,7 +66,7 @@ def _word_behind(node: ir.Node, word: Hashable) -> Hashable:
 
 def stored_in_half(value: ir.Value | None) -> ir.Value | None:
     """The constant in bfloat16 that `value` is made float32 of."""
-    cast = None if value is None else value.producer()
+    cast = graph.producer(value)
     if cast is None or not graph.is_op(cast, "Cast") or graph.attribute_int(cast, "to", 0) != int(ir.DataType.FLOAT):
         return None
     tensor = graph.constant(cast.inputs[0])
