@@ -190,12 +190,11 @@ int64_t amx_tasks(const Problem& p, int phase) {
   if (by_own_rows(p)) {
     return phase == 0 ? tasks_of_rows(p) : 0;
   }
-  const int64_t wanted = wanted_tasks(p), tiles = tiles_of_rows(p);
-  if (phase == 0) {  // waking threads takes longer than packing a few rows
-    const int64_t useful = p.M * p.K / 65536 + 1, parts = useful < wanted ? useful : wanted, most = tiles * chunks(p);
-    return parts < most ? parts : most;
+  const int64_t tiles = tiles_of_rows(p);
+  if (phase == 0) {
+    return packing_tasks(p, tiles * chunks(p));
   }
-  const Cuts cuts = product_cuts(groups<Zmm>(p), tiles, wanted);
+  const Cuts cuts = product_cuts(groups<Zmm>(p), tiles, wanted_tasks(p));
   return phase == 1 ? cuts.columns * cuts.rows : 0;
 }
 

@@ -68,12 +68,10 @@ struct Dense {
   static int64_t workspace(const Problem& p) { return p.M * padded(p.K, p.block) * 2; }
 
   static int64_t tasks(const Problem& p, int phase) {
-    const int64_t wanted = wanted_tasks(p), most = tiles_of_rows(p);
     if (phase == 0) {
-      const int64_t useful = p.M * p.K / 65536 + 1, parts = useful < wanted ? useful : wanted;
-      return parts < most ? parts : most;
+      return packing_tasks(p, tiles_of_rows(p));
     }
-    const Cuts cuts = product_cuts(groups<Zmm>(p), most, wanted);
+    const Cuts cuts = product_cuts(groups<Zmm>(p), tiles_of_rows(p), wanted_tasks(p));
     return phase == 1 ? cuts.columns * cuts.rows : 0;
   }
 

@@ -62,10 +62,11 @@ struct FewRows {
   }
 
   static int64_t tasks(const Problem& p, int phase) {
-    const int64_t wanted = wanted_tasks(p), useful = p.M * p.K / 65536 + 1;
-    const int64_t most = phase == 0 ? blocks(p.K, p.block) : phase == 1 ? tiles(p.N) : 0;
-    const int64_t parts = phase == 0 && useful < wanted ? useful : wanted;
-    return parts < most ? parts : most;
+    if (phase == 0) {
+      return packing_tasks(p, blocks(p.K, p.block));
+    }
+    const int64_t wanted = wanted_tasks(p), most = phase == 1 ? tiles(p.N) : 0;
+    return wanted < most ? wanted : most;
   }
 
   static void run(const Problem& p, int phase, int64_t task, int64_t tasks_, void* workspace) {

@@ -277,13 +277,10 @@ struct Float32 {
   static int64_t workspace(const Problem& p) { return p.M * padded(p.K, p.block) * 4; }
 
   static int64_t tasks(const Problem& p, int phase) {
-    const int64_t wanted = wanted_tasks(p);
     if (phase == 0) {
-      const int64_t useful = p.M * p.K / 65536 + 1, most = tiles_of_rows(p);
-      const int64_t parts = useful < wanted ? useful : wanted;
-      return parts < most ? parts : most;
+      return packing_tasks(p, tiles_of_rows(p));
     }
-    const Cuts cuts = product_cuts(groups<V>(p), tiles_of_rows(p), wanted);
+    const Cuts cuts = product_cuts(groups<V>(p), tiles_of_rows(p), wanted_tasks(p));
     return phase == 1 ? cuts.columns * cuts.rows : 0;
   }
 

@@ -216,9 +216,8 @@ struct Integer {
     if (in_one_phase(p)) {
       return phase > 0 ? 0 : wanted < most ? wanted : most;
     }
-    if (phase == 0) {  // waking threads takes longer than quantizing a few rows
-      const int64_t useful = p.M * p.K / 65536 + 1, parts = useful < wanted ? useful : wanted;
-      return parts < most ? parts : most;
+    if (phase == 0) {
+      return packing_tasks(p, most);
     }
     const Cuts cuts = product_cuts(groups<V>(p), most, wanted);
     return phase == 1 ? cuts.columns * cuts.rows : 0;

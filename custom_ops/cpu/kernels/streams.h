@@ -130,6 +130,13 @@ inline int64_t wanted_tasks(const Problem& p) {
   return count > threads ? count / threads * threads : count;
 }
 
+// Tasks of packing x, which lies in `most` parts: waking threads takes longer than packing a few rows.
+inline int64_t packing_tasks(const Problem& p, int64_t most) {
+  constexpr int64_t kNumbers = 1 << 16;
+  const int64_t useful = p.M * p.K / kNumbers + 1, wanted = wanted_tasks(p), tasks = useful < wanted ? useful : wanted;
+  return tasks < most ? tasks : most;
+}
+
 }  // namespace
 }  // namespace onnxq
 
