@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxq.model import graph
 from onnxq.model.dims.elements import axes_of, elements_of
-from onnxq.model.dims.known import Dim, Dims, Least, Sizes
+from onnxq.model.dims.known import Dim, Dims, Least, Sizes, new
+from onnxq.model.dims.pixels import PIXEL_MAKERS
 
 _ALIKE = frozenset(
     [
@@ -19,15 +20,20 @@ _ALIKE = frozenset(
         *("Not", "Reciprocal", "Relu", "RMSNormalization", "SimplifiedLayerNormalization", "Sigmoid", "Softmax"),
         *("Softplus", "Sqrt", "Swish", "Tanh", "GroupNormalization"),
         *("Ceil", "Cos", "CumSum", "Floor", "IsNaN", "Round", "ScatterElements", "ScatterND", "Sign", "Sin", "Trilu"),
+        *("Atan", "Celu", "DequantizeLinear", "Hardmax", "IsInf", "LogSoftmax", "LpNormalization", "LRN"),
+        *("MeanVarianceNormalization", "QuantizeLinear", "Selu", "Shrink", "Softsign", "Tan", "ThresholdedRelu"),
     ]
 )
 _BROADCAST = frozenset(
     [
         *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "And", "Or", "Equal", "Greater", "Less", "PRelu"),
-        *("GreaterOrEqual", "LessOrEqual", "Mod", "Xor"),
+        *("GreaterOrEqual", "LessOrEqual", "Mean", "Mod", "Sum", "Xor"),
     ]
 )
-_WINDOWS = {"Conv": 0, "ConvTranspose": 1, "MaxPool": None, "AveragePool": None}
+_REDUCE = (
+    *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+    *("ReduceProd", "ReduceSumSquare"),
+)
 
 
 def sizes_of(model: ir.Model) -> Sizes:
@@ -79,10 +85,6 @@ def _alike(node: ir.Node, sizes: Sizes) -> Dims | None:
     return sizes.of(node.inputs[0])
 
 
-def _new(node: ir.Node, axis: int) -> Dim:
-    return (node.outputs[0], axis)
-
-
 def _together(dims: Sequence[Dims], node: ir.Node) -> Dims:
     """Of tensors that are repeated to fit each other."""
     rank = max(map(len, dims))
@@ -92,7 +94,7 @@ def _together(dims: Sequence[Dims], node: ir.Node) -> Dims:
         # What is cut off at a size fits that one where it is as long, or repeated.
         others = [dim for dim in own if dim != 1 and not (isinstance(dim, Least) and dim.of in own)]
         numbers = [dim for dim in others if isinstance(dim, int)]
-        made.append(numbers[0] if numbers else others[0] if len(others) == 1 else _new(node, axis) if others else 1)
+        made.append(numbers[0] if numbers else others[0] if len(others) == 1 else new(node, axis) if others else 1)
     return tuple(made)
 
 
@@ -105,7 +107,7 @@ def _broadcast(node: ir.Node, sizes: Sizes) -> Dims | None:
     if scores is None or len(scores) != len(made):
         return made
     pairs = enumerate(zip(made, scores, strict=True))
-    return tuple(own if dim == _new(node, axis) and _is_given(own, sizes) else dim for axis, (dim, own) in pairs)
+    return tuple(own if dim == new(node, axis) and _is_given(own, sizes) else dim for axis, (dim, own) in pairs)
 
 
 def _scores(node: ir.Node, sizes: Sizes) -> ir.Value | None:
@@ -160,12 +162,12 @@ def _reshaped(node: ir.Node, sizes: Sizes) -> Dims | None:
     made: list[Dim] = []
     for axis, size in enumerate(asked.sizes):
         if size == 0 and keeps:
-            made.append(dims[axis] if dims is not None and axis < len(dims) else _new(node, axis))
+            made.append(dims[axis] if dims is not None and axis < len(dims) else new(node, axis))
         else:
             made.append(size)
     if -1 in made:
         left = None if dims is None or made.count(-1) > 1 else left_of(dims, [size for size in made if size != -1])
-        made[made.index(-1)] = _new(node, made.index(-1)) if left is None else left
+        made[made.index(-1)] = new(node, made.index(-1)) if left is None else left
     return tuple(made)
 
 
@@ -183,7 +185,7 @@ def _flattened(node: ir.Node, sizes: Sizes) -> Dims | None:
         return None
     axis += len(dims) * (axis < 0)
     made = (left_of(part, ()) for part in (dims[:axis], dims[axis:]))
-    return tuple(_new(node, place) if size is None else size for place, size in enumerate(made))
+    return tuple(new(node, place) if size is None else size for place, size in enumerate(made))
 
 
 def _counted(node: ir.Node, sizes: Sizes) -> Dims:
@@ -191,7 +193,7 @@ def _counted(node: ir.Node, sizes: Sizes) -> Dims:
     start, stop, step = (None if (each := sizes.elements_of(value)) is None else each.sizes for value in node.inputs)
     is_plain = start == (0,) and step == (1,) and stop is not None and len(stop) == 1
     size = stop[0] if is_plain and stop is not None else None
-    return (_new(node, 0) if size is None or (isinstance(size, int) and size < 0) else size,)
+    return (new(node, 0) if size is None or (isinstance(size, int) and size < 0) else size,)
 
 
 def left_of(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim | None:
@@ -224,7 +226,7 @@ def _concat(node: ir.Node, sizes: Sizes) -> Dims | None:
     own = [dims[axis] for dims in parts]
     numbers = [size for size in own if isinstance(size, int)]
     made = list(parts[0])
-    made[axis] = sum(numbers) if len(numbers) == len(own) else _new(node, axis)
+    made[axis] = sum(numbers) if len(numbers) == len(own) else new(node, axis)
     return tuple(made)
 
 
@@ -243,7 +245,7 @@ def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
         if len(node.inputs) < 5 or node.inputs[4] is None:
             steps = [1] * len(axes)
         if steps is None:
-            made[axis] = _new(node, axis)
+            made[axis] = new(node, axis)
             continue
         if isinstance(size, int) and starts is not None and stops is not None and steps[number] > 0:
             made[axis] = len(range(size)[starts[number] : stops[number] : steps[number]])
@@ -253,7 +255,7 @@ def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
         if is_cut and isinstance(size, int) and isinstance(end, tuple):
             made[axis] = Least(end, size)
         else:
-            made[axis] = _new(node, axis)
+            made[axis] = new(node, axis)
     return tuple(made)
 
 
@@ -284,6 +286,33 @@ def _reduced(node: ir.Node, sizes: Sizes) -> Dims | None:
     return tuple(dim for axis, dim in enumerate(dims) if axis not in gone)
 
 
+def _placed(node: ir.Node, sizes: Sizes) -> Dims | None:
+    """Of places of extremes along one axis."""
+    dims, axis = sizes.of(node.inputs[0]), graph.attribute_int(node, "axis", 0)
+    if dims is None or not -len(dims) <= axis < len(dims):
+        return None
+    left = (1,) if graph.attribute_int(node, "keepdims", 1) else ()
+    return (*dims[: axis % len(dims)], *left, *dims[axis % len(dims) + 1 :])
+
+
+def _of_indices(node: ir.Node, sizes: Sizes) -> Dims | None:
+    return sizes.of(node.inputs[1])
+
+
+def _tiled(node: ir.Node, sizes: Sizes) -> Dims | None:
+    dims, times = sizes.of(node.inputs[0]), sizes.elements_of(node.inputs[1])
+    if dims is None or times is None or len(times.sizes) != len(dims):
+        return None
+    pairs = enumerate(zip(dims, times.sizes, strict=True))
+    return tuple(_times(dim, number, node, axis) for axis, (dim, number) in pairs)
+
+
+def _times(dim: Dim, number: Dim, node: ir.Node, axis: int) -> Dim:
+    if isinstance(dim, int) and isinstance(number, int):
+        return dim * number
+    return dim if number == 1 else number if dim == 1 else new(node, axis)
+
+
 def _unsqueezed(node: ir.Node, sizes: Sizes) -> Dims | None:
     dims = sizes.of(node.inputs[0])
     axes = axes_of(node, sizes)
@@ -299,22 +328,6 @@ def _unsqueezed(node: ir.Node, sizes: Sizes) -> Dims | None:
     return tuple(1 if axis in places else next(left) for axis in range(rank))
 
 
-def _windows(node: ir.Node, sizes: Sizes) -> Dims | None:
-    """Images are as many as before, and where nothing is multiplied channels are."""
-    dims = sizes.of(node.inputs[0])
-    if dims is None or len(dims) < 3:
-        return None
-    channels: Dim = dims[1]
-    if node.op_type in ("Conv", "ConvTranspose"):
-        weight = sizes.of(node.inputs[1])
-        axis = 0 if node.op_type == "Conv" else 1
-        size = None if weight is None else weight[axis]
-        group = graph.attribute_int(node, "group", 1) if axis else 1
-        channels = size * group if isinstance(size, int) else _new(node, 1)
-    ones = "Global" in node.op_type
-    return (dims[0], channels, *(1 if ones else _new(node, axis) for axis in range(2, len(dims))))
-
-
 _MAKERS: dict[str, Callable[[ir.Node, Sizes], Dims | None]] = {
     **dict.fromkeys(_ALIKE, _alike),
     **dict.fromkeys(_BROADCAST, _broadcast),
@@ -328,9 +341,10 @@ _MAKERS: dict[str, Callable[[ir.Node, Sizes], Dims | None]] = {
     "Gather": _gather,
     "Concat": _concat,
     "Slice": _slice,
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _reduced),
+    "GatherElements": _of_indices,
+    "Tile": _tiled,
+    **dict.fromkeys(_REDUCE, _reduced),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _placed),
     **dict.fromkeys(("Unsqueeze", "Squeeze"), _unsqueezed),
-    **dict.fromkeys(
-        ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _windows
-    ),
+    **PIXEL_MAKERS,
 }

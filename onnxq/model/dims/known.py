@@ -26,6 +26,11 @@ MOST = 16
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
+def new(node: ir.Node, axis: int) -> Dim:
+    """A size of what a node makes, of which nothing else is known."""
+    return (node.outputs[0], axis)
+
+
 @dataclass(frozen=True)
 class Elements:
     """Of a tensor of integers with one dimension, or (scalar) with none."""
