@@ -234,6 +234,16 @@ def test_what_is_not_known_is_not_taken_for_something_else(word: str) -> None:
         assert not isinstance(a[2], int) and not isinstance(b[2], int)
 
 
+@pytest.mark.parametrize("body", ["p = Pad(x, much)", "p = Tile(x, much)", "p = Resize(x, , , much)"])
+@pytest.mark.parametrize("number", [1 << 62, -(1 << 62), (1 << 63) - 1])
+def test_sizes_that_no_tensor_has_are_not_believed(body: str, number: int) -> None:
+    much = np.array([number, *[0] * 7]) if "Pad" in body else np.array([number] * 4)
+    text = f"g (float[1, 4, 8, 8] x) => (float[] y) {{ {body}  s = Shape(p)  y = Reshape(x, s) }}"
+    made = tiny.read(tiny.model(text, {"much": much}))
+    FoldShapes()(made)
+    assert graph.constant(tiny.find(made, "Reshape").inputs[1]) is None
+
+
 def test_numbers_between_nodes_are_not_believed() -> None:
     """They are those of the exporter's sample, where only the inputs were made free of them afterwards."""
     text = """g (float[n, t, 4] r) => (float[n, t, 4] y) <float[1, 7, 4] a, float[1, 7, 4] b>

@@ -30,6 +30,8 @@ _BROADCAST = frozenset(
         *("GreaterOrEqual", "LessOrEqual", "Mean", "Mod", "Sum", "Xor"),
     ]
 )
+#: Sizes that no tensor has: what is computed of them does not fit into 64 bits.
+ENDLESS = 1 << 48
 _REDUCE = (
     *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
     *("ReduceProd", "ReduceSumSquare"),
@@ -75,7 +77,7 @@ def _add(node: ir.Node, sizes: Sizes) -> None:
         sizes.elements[node.outputs[0]] = elements
     maker = _MAKERS.get(node.op_type)
     made = None if maker is None or not node.inputs else maker(node, sizes)
-    if made is not None:
+    if made is not None and all(0 <= dim < ENDLESS for dim in made if isinstance(dim, int)):
         sizes.dims[node.outputs[0]] = made
     if node.op_type == "Split":
         _split(node, sizes)
