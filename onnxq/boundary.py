@@ -25,6 +25,8 @@ from onnxq.progress import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: Integers from here on are no floats.
+MOST_OF_A_FLOAT = 1 << 1023
 #: Bytes of address space with which nothing works: the modules of one command take more.
 NEXT_TO_NONE = 32 << 20
 
@@ -144,18 +146,28 @@ def _fits(value: object, hint: Any) -> bool:
         return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
-    if origin in (list, Sequence) and inner[0] in (int, float, str) and isinstance(value, (list, tuple)):
+    if origin in (list, Sequence) and inner[0] in (int, float, str) and not isinstance(value, str):
         return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
     if origin is dict and inner[-1] is not Any:
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if hint is Path and isinstance(value, os.PathLike):
-        return isinstance(os.fspath(value), str)
+        return _is_path(value)
+    if hint is float and isinstance(value, numbers.Integral):
+        return abs(int(value)) < MOST_OF_A_FLOAT
     kind = origin or hint
     kind = {int: numbers.Integral, float: numbers.Real, Path: os.PathLike}.get(kind, kind)
     try:
         return isinstance(value, kind)
     except TypeError:  # Any, protocols
         return True
+
+
+def _is_path(value: os.PathLike[Any]) -> bool:
+    """Whether a path says in words which one it is; a class of the caller's may fail."""
+    try:
+        return isinstance(os.fspath(value), str)
+    except Exception:
+        return False
 
 
 #: Say why a file is no legal model; "" if it is one, or that cannot be told. They are asked where all else failed.

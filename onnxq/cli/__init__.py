@@ -126,8 +126,12 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     click.echo(f"onnxq, version {__version__}")
     from onnxq.cli._version import surroundings
 
-    for word, text in surroundings():
-        click.echo(f"{word:8} {text}")
+    try:
+        for word, text in surroundings():
+            click.echo(f"{word:8} {text}")
+    except OnnxqError as error:  # of a library that was named
+        click.echo(f"onnxq: {error}", err=True)
+        ctx.exit(int(error.exit_code))
     ctx.exit()
 
 

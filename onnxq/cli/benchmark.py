@@ -57,6 +57,7 @@ def benchmark(model: Path | None, **options: Any) -> None:
     with Bars(console(stderr=True)) as bars:
         found, of_model = _found(model, options, bars)
     if options["plot"]:
+        guard.require_unread(options["plot"])
         save_plot(found, options["plot"], replace=bool(options["force"]))
     if options["as_json"] or options["as_csv"]:
         click.echo(found.to_json() if options["as_json"] else found.to_csv(), nl=options["as_json"])

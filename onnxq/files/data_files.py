@@ -23,10 +23,9 @@ _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
 #: What the file of a model begins with: the field `ir_version`.
 _MODEL = b"\x08"
-#: How names of data end, and the length of that with the hash before it.
-_SUFFIX, _TAIL = b".data", 16 + len(b".data")
+#: How names of data end, and the letters that JSON and protobuf's text spell as they are.
+_SUFFIX, _PLAIN = b".data", re.compile(r"[A-Za-z0-9._-]*$")
 #: Suffixes of models that onnx reads as JSON or text.
-_PLAIN = re.compile(r"""[^\x00-\x1f"'\\\x7f-\U0010ffff]*$""")
 _TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
 
@@ -122,16 +121,15 @@ def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
 
 
 def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
-    """The names that stand anywhere in a file, by their hashes, which no encoding of text changes; others by what
-    stands in them behind the last letter that JSON or protobuf's text may spell otherwise."""
-    every = {name: _PLAIN.search(name)[0].encode()[-_TAIL:] for name in names}  # type: ignore[index]
-    found: set[bytes] = set()
+    """The names that stand anywhere in a file, by their ends of letters that no encoding of text changes."""
+    ends = {name: _PLAIN.search(name)[0].encode() for name in names}  # type: ignore[index]
+    lengths, found = {len(end) for end in ends.values()}, set[bytes]()
     for block in _blocks(file):
         at = -1
         while (at := block.find(_SUFFIX, at + 1)) >= 0:  # once for all names, of which there may be thousands
-            found.add(block[max(0, at + len(_SUFFIX) - _TAIL) : at + len(_SUFFIX)])
-    short = {tail for tail in every.values() if len(tail) < _TAIL and any(word.endswith(tail) for word in found)}
-    return {name for name, tail in every.items() if tail in found or tail in short}
+            stop = at + len(_SUFFIX)
+            found.update(block[max(0, stop - length) : stop] for length in lengths)
+    return {name for name, end in ends.items() if end in found}
 
 
 def is_model(path: Path) -> bool:

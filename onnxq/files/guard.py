@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,14 +21,22 @@ NEVER_SAMPLES = {".onnx", ".ranges", ".partial", ".onnxtxt"}
 _BY_THE_RUNTIME = (".onnx", ".onnx_adapter")
 
 
-#: Where the data of every model lie that this process has read. Its bytes alone (`locations`) do not tell of all: a
-#: model may be text, or spell its protobuf otherwise than is usual.
-_data_of_models: set[str] = set()
+#: When each file was read last that no option names. Of a model's data its bytes alone (`locations`) do not tell all:
+#: it may be text, or spell its protobuf otherwise than is usual.
+_read_at: dict[str, float] = {}
+_moments = itertools.count()
 
 
-def remember_data(files: Iterable[str | Path]) -> None:
-    """Nothing is written where these data of a model lie, which was read in this process."""
-    _data_of_models.update(map(os.path.realpath, files))
+def remember(files: Iterable[str | Path], *, for_good: bool = False) -> None:
+    """These files are read, though nobody named them: data of a model, what lies beside it, what a table names. No
+    command that is at work by now writes there.
+
+    Args:
+        for_good: nor does any later one of this process, which reads them once: a library, modules of the user's.
+    """
+    moment = math.inf if for_good else next(_moments)
+    for file in map(os.path.realpath, files):
+        _read_at[file] = max(moment, _read_at.get(file, 0))
 
 
 class Guard:
@@ -42,6 +50,7 @@ class Guard:
 
     def __init__(self, force: bool = False) -> None:
         self.force = force
+        self._begun = next(_moments)
         self._read: dict[Path, None] = {}
         self._written: dict[Path, str] = {}
         self._data: dict[str, Path] = {}  # of models that were written, which have names by their bytes
@@ -138,13 +147,22 @@ class Guard:
         Raises:
             BadOutput: it cannot be written, came into being since `writes` was asked, or was read since.
         """
+        self.require_unread(path)
         option = self._written.get(path, "-o")
-        if _is_data(path):  # of a model that was read since `writes` was asked
-            raise _is_read(path, option)
         if model := self._data.get(os.path.realpath(path)):
             raise BadOutput(f"'{path}' holds the data of '{model}'; choose another name with {option}")
         staging.write(path, without_halves(text).encode(), replace=self.force)  # names of files are in it
         mirror.publish(path)
+
+    def require_unread(self, *paths: Path) -> None:
+        """Look again whether these can be written, as what a command reads shows while it reads.
+
+        Raises:
+            BadOutput: one was read since `writes` was asked.
+        """
+        for path in paths:
+            if self._was_read(path):
+                raise _is_read(path, self._written.get(path, "-o"))
 
     def publish(self, staged: Path, output: Path) -> None:
         """Move a staged model and its data into place.
@@ -153,23 +171,24 @@ class Guard:
             BadOutput: it cannot be written, or came into being since `writes` was asked; so for its data, of which the
                 names are known by now only.
         """
-        publish(staged, output, replace=self.force, read=[*self._read, *map(Path, _data_of_models)])
+        self.require_unread(*self._written)  # a report too: better now than when its model is there
+        remembered = [Path(file) for file, moment in list(_read_at.items()) if moment > self._begun]
+        publish(staged, output, replace=self.force, read=[*self._read, *remembered])
         data = own_data(output)
         self._data |= {os.path.realpath(path): output for path in data}
         mirror.publish(output, tuple(data))
 
     def _require_unread(self, path: Path, option: str) -> None:
-        if _is_data(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
+        if self._was_read(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
             raise _is_read(path, option)
+
+    def _was_read(self, path: Path) -> bool:
+        """Whether it is a file that was read since this command began, or for good, though nobody named it."""
+        return _read_at.get(os.path.realpath(path), -1) > self._begun
 
 
 def _is_read(path: Path, option: str) -> BadOutput:
     return BadOutput(f"'{path}' is read, so it cannot be the output; choose another name with {option}")
-
-
-def _is_data(path: Path) -> bool:
-    """Whether data of a model lie there."""
-    return os.path.realpath(path) in _data_of_models
 
 
 def _files_of(source: str | Path) -> list[Path]:
@@ -179,12 +198,11 @@ def _files_of(source: str | Path) -> list[Path]:
         return [path, *(_external_files(path) if is_model(path) else ())]
     if os.path.exists(path):
         return [path]
-    module, colon, _ = str(source).partition(":")
+    module, colon, _ = str(source).rpartition(":")
     if not colon:
         return []
-    loaded = getattr(sys.modules.get(module), "__file__", None)
-    candidates = [Path(loaded)] if loaded else [Path(module.replace(".", "/") + ".py")]
-    return [each for each in candidates if os.path.isfile(each)]
+    candidates = [module, module.replace(".", "/") + ".py"]  # others are known when they are imported
+    return [Path(each) for each in candidates if os.path.isfile(each)]
 
 
 def _external_files(model: Path) -> list[Path]:

@@ -60,7 +60,7 @@ def load_model(path: str | Path, *, to_look_at: bool = False) -> ir.Model:
     for tensor in outside:
         tensor.base_dir = path.parent  # onnx_ir leaves it out in local functions
         admit(tensor)
-    guard.remember_data({tensor.path for tensor in outside})
+    guard.remember({tensor.path for tensor in outside})
     _check_order(path, model)
     return model
 

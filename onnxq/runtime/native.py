@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from onnxq.boundary import warn
 from onnxq.errors import OnnxqError
-from onnxq.files import limits
+from onnxq.files import guard, limits
 
 ABI_VERSION = 6
 Floats = NDArray[np.float32]
@@ -96,6 +96,7 @@ def _find() -> tuple[Path, ctypes.CDLL] | str:
         found = _load(path)
         if isinstance(found, str):
             raise OnnxqError(f"ONNXQ_LIBRARY: {found}")
+        guard.remember([path], for_good=True)
         return path, found
     problem = "onnxq was installed without its compiled library (no C++ compiler was found)"
     for path in _built("onnxq_native"):

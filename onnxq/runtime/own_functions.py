@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from onnxq.errors import BadData, OnnxqError, first_line
+from onnxq.files import guard
 from onnxq.runtime import supervisor
 from onnxq.runtime.process.endings import Ended, calls_the_users
 
@@ -48,7 +49,7 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
     folder = "" if in_file is None else str(Path(module).resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with failing(what, error):
+        with failing(what, error), _remembering(module):
             imported = importlib.import_module(module) if in_file is None else _run_file(Path(module).resolve())
             function = getattr(imported, name, None)
             names = [each for each in vars(imported) if not each.startswith("_")]
@@ -61,6 +62,22 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
     if not callable(function):
         raise error(f"{what} is not a function")
     return function
+
+
+@contextlib.contextmanager
+def _remembering(module: str) -> Iterator[None]:
+    """Nothing is written where this module lies, the packages that it lies in, and what is imported for it."""
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        parts = module.split(".")
+        names = {".".join(parts[: number + 1]) for number in range(len(parts))} | (sys.modules.keys() - before)
+        found = [sys.modules.get(name) for name in names | {Path(module).stem}]
+        files = (
+            vars(each).get("__file__") for each in found if isinstance(each, ModuleType)
+        )  # some make attributes up
+        guard.remember((file for file in files if isinstance(file, str)), for_good=True)
 
 
 def _run_file(path: Path) -> ModuleType:

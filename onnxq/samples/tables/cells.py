@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
+from onnxq.files import guard
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples.fit import Label
 from onnxq.samples.tables.columns import Columns
@@ -60,6 +61,7 @@ def _beside(folder: Path, name: str, what: str) -> Path:
         raise BadData(f"{what}, which is not there")
     if not Path(found).is_relative_to(os.path.realpath(folder)):
         raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
+    guard.remember([found])
     return Path(found)
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxq.boundary import warn
 from onnxq.errors import BadModel
+from onnxq.files import guard
 from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.runtime.session import Session
@@ -43,7 +44,11 @@ class Companions:
             return None
         folder = self.path.absolute().parent
         above = [folder.parent] if folder.name == "onnx" else []
-        return next((each / name for each in (folder, *above) for name in names if (each / name).is_file()), None)
+        files = (each / name for each in (folder, *above) for name in names)
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None:
+            guard.remember([file])
+        return file
 
     def found(self, what: str, *names: str) -> Path | None:
         """As `beside`; that the file is used for lack of another is said once."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxq.errors import BadData, MissingRuntime, first_line
-from onnxq.files import limits
+from onnxq.files import guard, limits
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 #: Tokenizers without a limit of their own say so by a number like 1e30.
@@ -77,7 +77,9 @@ def open_tokenizer(path: Path) -> Tokenizer:
         encoder = tokenizers.Tokenizer.from_file(str(file))
         encoder.no_padding()
         encoder.no_truncation()
-    config = read_json(file.with_name(CONFIG)) if file.with_name(CONFIG).is_file() else {}
+    beside = [found for found in (file, file.with_name(CONFIG)) if found.is_file()]
+    guard.remember(beside)
+    config = read_json(beside[1]) if len(beside) > 1 else {}
     pad = _id(encoder, config, "pad_token")
     start = _id(encoder, config, "bos_token")
     longest = config.get("model_max_length")

@@ -87,6 +87,7 @@ def write_adapter(
             for name in adapter.factors
             for word, x in zip((A, B), stored_factors(adapter, by_name[name]), strict=True)
         }
+        guard.require_unread(output)
         with staging.whole(output, replace=guard.force) as staged:
             write_adapter_file(staged, arrays)
         return output.stat().st_size
