@@ -39,6 +39,15 @@ def remember(files: Iterable[str | Path], *, for_good: bool = False) -> None:
         _read_at[file] = max(moment, _read_at.get(file, 0))
 
 
+def remember_kind(file: Path) -> None:
+    """As `remember`, of a file and of all beside it that have its suffix: more of them are named than are read."""
+    remember([file, _kind_of(os.path.realpath(file))])
+
+
+def _kind_of(file: str) -> str:
+    return os.path.join(os.path.dirname(file), f"*{os.path.splitext(file)[1]}")
+
+
 class Guard:
     """The files of one command. Every file it reads and every file it writes is told to the same guard.
 
@@ -183,8 +192,11 @@ class Guard:
             raise _is_read(path, option)
 
     def _was_read(self, path: Path) -> bool:
-        """Whether it is a file that was read since this command began, or for good, though nobody named it."""
-        return _read_at.get(os.path.realpath(path), -1) > self._begun
+        """Whether it is a file that was read since this command began, or for good, though nobody named it; or one that
+        is there, of a kind of which others beside it were."""
+        real = os.path.realpath(path)
+        names = (real, _kind_of(real)) if os.path.exists(real) else (real,)
+        return any(_read_at.get(name, -1) > self._begun for name in names)
 
 
 def _is_read(path: Path, option: str) -> BadOutput:

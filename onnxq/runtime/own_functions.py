@@ -74,9 +74,8 @@ def _remembering(module: str) -> Iterator[None]:
         parts = module.split(".")
         names = {".".join(parts[: number + 1]) for number in range(len(parts))} | (sys.modules.keys() - before)
         found = [sys.modules.get(name) for name in names | {Path(module).stem}]
-        files = (
-            vars(each).get("__file__") for each in found if isinstance(each, ModuleType)
-        )  # some make attributes up
+        holders = (vars(each) for each in found if isinstance(each, ModuleType))  # attributes may be made up
+        files = (each.get("__file__") for each in holders)
         guard.remember((file for file in files if isinstance(file, str)), for_good=True)
 
 

@@ -75,6 +75,16 @@ def test_files_of_a_table_and_beside_a_model(
     assert Path(output).read_bytes() == before and not Path("o.onnx").exists()
 
 
+@pytest.mark.filterwarnings("ignore:inputs are made as")
+def test_files_of_a_table_that_are_not_read(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(pictures)
+    before = Path("pics/3.png").read_bytes()
+    words = ("--data", "t.csv", "--limit", "1", "-o", "page.html", "--json", "pics/3.png", "-f")
+    assert "'pics/3.png' is read" in refused("report", "model.onnx", *words)
+    assert Path("pics/3.png").read_bytes() == before
+
+
 @pytest.mark.parametrize("lost", ["{package}.py", "{package}_helper.py"])
 def test_modules_of_the_user(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = f"of_{tmp_path.name}"

@@ -61,7 +61,7 @@ def _beside(folder: Path, name: str, what: str) -> Path:
         raise BadData(f"{what}, which is not there")
     if not Path(found).is_relative_to(os.path.realpath(folder)):
         raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
-    guard.remember([found])
+    guard.remember_kind(Path(found))
     return Path(found)
 
 
