@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onnxq import formats, layouts
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.checkpoints.encode_arrays import write_arrays
 from onnxq.checkpoints.layer_names import BIAS, GROUP, SCALES, WEIGHT, group_of, key_of, names_in
 from onnxq.checkpoints.tensors import open_checkpoint
@@ -46,6 +46,7 @@ class Linear4Bit:
 
     Raises:
         BadModel: tensors that do not fit each other, are of other types or not finite.
+        BadRecipe: what is no tensor.
     """
 
     packed: NDArray[np.uint8]
@@ -54,6 +55,7 @@ class Linear4Bit:
     bias: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
+        require_types(Linear4Bit, vars(self))
         _, scales = layouts.linear4bit_groups(self.packed, self.scales, "w", self.group)
         object.__setattr__(self, "scales", scales)
         if not np.isfinite(scales).all():

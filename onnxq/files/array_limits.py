@@ -90,8 +90,8 @@ def _header(file: IO[bytes], end: int) -> tuple[tuple[int, ...], np.dtype, bool]
     try:
         version = np.lib.format.read_magic(file)
         shape, by_columns, dtype = _READ[version](file, max_header_size=_HEADER)
-    except Exception as error:  # of the tokenizer, the parser, the making of a type …
-        raise ValueError(f"its header is damaged ({type(error).__name__})") from None
+    except Exception:  # of the tokenizer, the parser, the making of a type …
+        raise ValueError("it does not begin with the header of an array") from None
     if dtype.hasobject:
         raise ValueError("it holds pickled Python objects, not numbers")
     if dtype.kind not in "biufcSUV" or dtype.names is not None:

@@ -43,7 +43,15 @@ def as_sentences(output: Path) -> Iterator[None]:
             raise BadOutput(
                 f"no space left on the disk of '{output.parent}'; free some or choose another place"
             ) from None
+        if error.errno == errno.ENOENT and _is_read(error.filename, output):
+            raise BadOutput(f"'{error.filename}' is read, and is there no more") from None
         raise BadOutput(f"'{output}' cannot be written: {error.strerror or error}") from None
+
+
+def _is_read(file: object, output: Path) -> bool:
+    """Whether a file is neither the output, nor staged for it, nor where it is to be."""
+    is_staged = any(part.startswith(PREFIX) for part in Path(str(file)).parts)
+    return isinstance(file, str) and not is_staged and Path(file) not in (output, *output.parents)
 
 
 @contextlib.contextmanager

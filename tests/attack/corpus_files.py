@@ -116,7 +116,9 @@ CASES: dict[str, Hostile] = {
         file("d.npy", raw_npy("(999999999999, 64)"), *CALIBRATE, "d.npy"), "header declares"
     ),
     "negative header": Hostile(file("d.npy", raw_npy("(-1, 64)"), *CALIBRATE, "d.npy"), "its shape is"),
-    "header in brackets": Hostile(file("d.npy", raw_npy("(" * 60), *CALIBRATE, "d.npy"), "header is damaged"),
+    "header in brackets": Hostile(
+        file("d.npy", raw_npy("(" * 60), *CALIBRATE, "d.npy"), "does not begin with the header"
+    ),
     "pipe in a folder": Hostile(pipe(*CALIBRATE, "folder"), "folder"),
     "thin image": Hostile(image(1, 60000, "size=2000x2000 crop"), "pixels"),
     "huge size": Hostile(image(4, 4, "size=99999x99999"), "pixels"),

@@ -19,7 +19,7 @@ from google.protobuf import text_format
 import onnxq
 from onnxq import cli
 from onnxq.errors import BadOutput, BadRecipe
-from onnxq.files import guard
+from onnxq.files import guard, staging
 from onnxq.files.guard import Guard
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -188,3 +188,17 @@ def test_paths_that_fail_and_integers_without_end(tmp_path: Path) -> None:
         onnxq.quantize(_Failing(), tmp_path / "o.onnx", "w4a16")
     with pytest.raises(BadRecipe, match="'min_sqnr' is of type int"):
         onnxq.Recipe("w4a16", min_sqnr=10**400)
+
+
+def test_an_input_that_goes_meanwhile_is_named(tmp_path: Path) -> None:
+    output = tmp_path / "sub" / "o.onnx"
+    with pytest.raises(BadOutput, match=r"gone\.data' is read, and is there no more"), staging.as_sentences(output):
+        (tmp_path / "gone.data").read_bytes()
+    for own in (output, output.parent, output.parent / f"{staging.PREFIX}1" / "o.onnx"):
+        with pytest.raises(BadOutput, match=r"o\.onnx' cannot be written"), staging.as_sentences(output):
+            own.open()
+
+
+def test_a_layer_of_what_is_no_tensor() -> None:
+    with pytest.raises(BadRecipe, match="'packed' is of type list"):
+        onnxq.Linear4Bit([[1]], [[1.0]], 2)
