@@ -160,9 +160,9 @@ def gather(
     if not is_kept:
         Looking(job, effort, index).at(by_name, file)
         return index
-    job.guard.require_unread(file)
     with staging.whole(file, replace=job.guard.force) as staged:
         Looking(job, effort, index, partial).at(by_name, staged)
+        job.guard.require_unread(file)
     remove(partial)
     return index
 

@@ -63,7 +63,12 @@ def pictures(tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore:inputs are made as")
 @pytest.mark.parametrize("output", ["pics/3.png", "preprocessor_config.json"])
 @pytest.mark.parametrize(
-    "words", [("calibrate", "-s", "w8a8", "-o"), ("quantize", "-s", "w8a8", "--no-check", "-o", "o.onnx", "--report")]
+    "words",
+    [
+        ("calibrate", "-s", "w8a8", "-o"),
+        ("calibrate", "-s", "w4a16", "--evidence"),
+        ("quantize", "-s", "w8a8", "--no-check", "-o", "o.onnx", "--report"),
+    ],
 )
 def test_files_of_a_table_and_beside_a_model(
     words: tuple[str, ...], output: str, pictures: Path, monkeypatch: pytest.MonkeyPatch
