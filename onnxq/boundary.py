@@ -25,8 +25,8 @@ from onnxq.progress import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: Integers from here on are no floats.
-MOST_OF_A_FLOAT = 1 << 1023
+#: Sequences that do not run anybody's code.
+_PLAIN = (list, tuple, range, bytes, bytearray, memoryview)
 #: Bytes of address space with which nothing works: the modules of one command take more.
 NEXT_TO_NONE = 32 << 20
 
@@ -146,20 +146,31 @@ def _fits(value: object, hint: Any) -> bool:
         return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
-    if origin in (list, Sequence) and inner[0] in (int, float, str) and not isinstance(value, str):
+    if origin in (list, Sequence) and inner[0] in (int, float, str) and isinstance(value, _PLAIN):
+        if not isinstance(value, (list, tuple)):
+            return isinstance(value, range) and inner[0] is not str
         return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
     if origin is dict and inner[-1] is not Any:
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if hint is Path and isinstance(value, os.PathLike):
         return _is_path(value)
-    if hint is float and isinstance(value, numbers.Integral):
-        return abs(int(value)) < MOST_OF_A_FLOAT
+    if hint is float and isinstance(value, numbers.Real):
+        return _is_float(value)
     kind = origin or hint
     kind = {int: numbers.Integral, float: numbers.Real, Path: os.PathLike}.get(kind, kind)
     try:
         return isinstance(value, kind)
     except TypeError:  # Any, protocols
         return True
+
+
+def _is_float(value: numbers.Real) -> bool:
+    """Whether a number is not too large for one."""
+    try:
+        float(value)
+    except Exception:
+        return False
+    return True
 
 
 def _is_path(value: os.PathLike[Any]) -> bool:

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,7 +49,7 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
     folder = "" if in_file is None else str(Path(module).resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with failing(what, error), _remembering(module):
+        with failing(what, error), _remembering(module):  # by its name: it may be imported by now
             imported = importlib.import_module(module) if in_file is None else _run_file(Path(module).resolve())
             function = getattr(imported, name, None)
             names = [each for each in vars(imported) if not each.startswith("_")]
@@ -66,17 +66,20 @@ def import_function(source: str, what: str, error: type[OnnxqError] = BadData) -
 
 @contextlib.contextmanager
 def _remembering(module: str) -> Iterator[None]:
-    """Nothing is written where this module lies, the packages that it lies in, and what is imported for it."""
-    before = set(sys.modules)
+    """Nothing is written where this module lies, and the packages that it lies in."""
     try:
         yield
     finally:
         parts = module.split(".")
-        names = {".".join(parts[: number + 1]) for number in range(len(parts))} | (sys.modules.keys() - before)
-        found = [sys.modules.get(name) for name in names | {Path(module).stem}]
-        holders = (vars(each) for each in found if isinstance(each, ModuleType))  # attributes may be made up
-        files = (each.get("__file__") for each in holders)
-        guard.remember((file for file in files if isinstance(file, str)), for_good=True)
+        _remember({Path(module).stem, *(".".join(parts[: number + 1]) for number in range(len(parts)))})
+
+
+def _remember(modules: Iterable[str]) -> None:
+    """Nothing is written where these modules lie."""
+    found = (sys.modules.get(name) for name in modules)
+    holders = (vars(each) for each in found if isinstance(each, ModuleType))  # attributes may be made up
+    files = (each.get("__file__") for each in holders)
+    guard.remember((file for file in files if isinstance(file, str)), for_good=True)
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -105,7 +108,7 @@ def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
     Raises:
         the given kind of error: it failed, or left this process in another folder or without its streams.
     """
-    process, folder, streams = os.getpid(), _folder(), (sys.stdout, sys.stderr)
+    process, folder, streams, modules = os.getpid(), _folder(), (sys.stdout, sys.stderr), set(sys.modules)
     supervisor.calling(what)
     calls_the_users()
     try:
@@ -119,6 +122,7 @@ def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
         if os.getpid() != process:  # a copy that the function made of us, and let go on as if it were us
             os._exit(0)
         supervisor.calling("")
+        _remember(sys.modules.keys() - modules)
         changed = _put_back(folder, streams)
     if changed:
         raise error(f"{what} {changed}")

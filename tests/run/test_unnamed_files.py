@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,14 @@ MODULE = """
 import numpy as np
 from {package}_helper import number
 def samples():
+    for _ in range(4):
+        yield {{"x": np.full((1, 64), number, np.float32)}}
+"""
+
+LAZY = """
+import numpy as np
+def samples():
+    from {package}_helper import number
     for _ in range(4):
         yield {{"x": np.full((1, 64), number, np.float32)}}
 """
@@ -90,10 +99,11 @@ def test_files_of_a_table_that_are_not_read(pictures: Path, monkeypatch: pytest.
     assert Path("pics/3.png").read_bytes() == before
 
 
+@pytest.mark.parametrize("code", [MODULE, LAZY])
 @pytest.mark.parametrize("lost", ["{package}.py", "{package}_helper.py"])
-def test_modules_of_the_user(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_user(lost: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = f"of_{tmp_path.name}"
-    for name, text in ((package, MODULE.format(package=package)), (f"{package}_helper", "number = 1")):
+    for name, text in ((package, code.format(package=package)), (f"{package}_helper", "number = 1")):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / lost.format(package=package)
@@ -193,6 +203,8 @@ def test_paths_that_fail_and_integers_without_end(tmp_path: Path) -> None:
         onnxq.quantize(_Failing(), tmp_path / "o.onnx", "w4a16")
     with pytest.raises(BadRecipe, match="'min_sqnr' is of type int"):
         onnxq.Recipe("w4a16", min_sqnr=10**400)
+    with pytest.raises(BadRecipe, match="'min_sqnr' is of type Fraction"):
+        onnxq.Recipe("w4a16", min_sqnr=Fraction(10**400))
 
 
 def test_an_input_that_goes_meanwhile_is_named(tmp_path: Path) -> None:
