@@ -18,6 +18,8 @@ _OF_MEMORY = re.compile(
     "|without setting an exception",
     re.IGNORECASE,
 )
+#: How Python says of an integer in a text that it will not read it; the rest names a function of Python.
+_TOO_MANY_DIGITS = "Exceeds the limit ("
 
 
 class Exit(IntEnum):
@@ -148,4 +150,7 @@ def first_line(error: BaseException) -> str:
         text = str(error)
     except Exception:  # of a class that is not ours
         text = ""
-    return (text.strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, UnicodeError):
+        return "a text in it is not UTF-8"
+    line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return "a number has thousands of digits" if line.startswith(_TOO_MANY_DIGITS) else line

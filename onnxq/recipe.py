@@ -16,13 +16,17 @@ import re2
 
 from onnxq import algorithms, collectors, formats
 from onnxq.boundary import bounded, require_types
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, first_line
 from onnxq.files import limits
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.schemes import INTEGER_SCHEMES, SCHEMES, SPEED_SCHEMES, weight_format
 
 KEEP = "keep"
 LONGEST_PATTERN = 1000
+#: Of a recipe as a file: its bytes, and its rules, each of which may be for each node.
+MOST_BYTES, MOST_RULES = 1 << 21, 10_000
+#: A key of so many parts, for each of which Python's parser keeps all those before it.
+_DEEP_KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')){64}"""
 #: What the fields of a recipe are written as.
 _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 #: dB of signal to noise that every output is to reach where the user has not set a floor.
@@ -117,6 +121,11 @@ class Rule:
     def rank(self) -> int:
         """The rank of what is added beside such nodes; 0: nothing is."""
         return next((int(word[4:]) for word in self.set.split("+")[1:] if _RANK.fullmatch(word)), 0)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether it is for the nodes of one name."""
+        return not self.nodes.startswith("re:") and not any(mark in self.nodes for mark in "*?[")
 
     def matches(self, name: str, op_type: str) -> bool:
         """Whether it is for a node of this `name` and operator `op_type`."""
@@ -253,7 +262,18 @@ class Recipe:
         return rule.rank if rule else 0
 
     def _rule_for(self, name: str, op_type: str) -> Rule | None:
-        return next((rule for rule in reversed(self.rules) if rule.matches(name, op_type)), None)
+        of_name, of_many = self._by_name
+        found = (rule for rule in of_name.get(name, ()) if rule[1].matches(name, op_type))
+        number, last = next(found, (-1, None))
+        return next((rule for i, rule in of_many if i > number and rule.matches(name, op_type)), last)
+
+    @functools.cached_property
+    def _by_name(self) -> tuple[dict[str, list[tuple[int, Rule]]], list[tuple[int, Rule]]]:
+        """Rules with their numbers, the last first: those for a single name, by that, and the others."""
+        of_name, of_many = dict[str, list[tuple[int, Rule]]](), list[tuple[int, Rule]]()
+        for number, rule in reversed([*enumerate(self.rules)]):
+            (of_name.setdefault(rule.nodes, []) if rule.is_of_one else of_many).append((number, rule))
+        return of_name, of_many
 
     @property
     def aim(self) -> float:
@@ -325,9 +345,12 @@ def load_recipe(path: str | Path) -> Recipe:
         BadRecipe: not TOML, an unknown key, or a value of the wrong type.
     """
     try:
-        table = tomllib.loads(limits.read_text(path, "the recipe "))
+        text = limits.read_text(path, "the recipe ", MOST_BYTES)
+        if re2.search(_DEEP_KEY, text):
+            raise RecursionError
+        table = tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError is one; numbers of thousands of digits are another
-        raise BadRecipe(f"the recipe '{path}' is not TOML: {error}") from None
+        raise BadRecipe(f"the recipe '{path}' is not TOML: {first_line(error)}") from None
     except RecursionError:
         raise BadRecipe(f"the recipe '{path}' is nested too deeply") from None
     rules = table.pop("rule", [])
@@ -344,6 +367,8 @@ def load_recipe(path: str | Path) -> Recipe:
             raise BadRecipe(f"the recipe '{path}': {key} = {value!r} should be of type {wanted.__name__}")
     if not isinstance(rules, list):
         raise BadRecipe(f"the recipe '{path}': write rules as [[rule]], in two brackets")
+    if len(rules) > MOST_RULES:
+        raise BadRecipe(f"the recipe '{path}' has {len(rules)} rules, more than the {MOST_RULES} that are read")
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from onnxq.boundary import typed
 from onnxq.checkpoints.gguf_file import Gguf
 from onnxq.checkpoints.tensors import CODES, UNKNOWN, Npz, Outline, Safetensors, Unreadable, open_checkpoint
-from onnxq.errors import BadData, BadRecipe
+from onnxq.errors import BadData, BadRecipe, first_line
 from onnxq.files import limits, schemas
 
 INDEX = "model.safetensors.index.json"
@@ -179,15 +179,22 @@ def _opened(file: Path, *, is_alone: bool) -> Mapping[str, Any]:
 
 def _of_index(path: Path, index: Path) -> Checkpoint:
     try:
-        said = limits.parse_json(limits.read_text(index, "the index ", error=BadData))
+        said = limits.parse_json(limits.read_text(index, "the index ", error=BadData), strict=True)
+    except ValueError as error:
+        raise BadData(f"'{index}' is not an index of tensors: {first_line(error)}") from None
+    try:
         table = schemas.checked(said["weight_map"], dict[str, str])
     except (ValueError, KeyError, TypeError):
         raise BadData(f"'{index}' is not an index of tensors: it has no 'weight_map' of names and files") from None
+    # As with a model's data, both may be links into the same store of files.
+    folders = {Path(os.path.realpath(index.parent)), Path(os.path.realpath(index)).parent}
     opened: dict[str, Mapping[str, Any]] = {}
     for name, word in table.items():
         if word in ("", ".", "..") or any(mark in word for mark in "/\\\0:"):
             raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which is no file beside it")
         if word not in opened:
+            if Path(os.path.realpath(index.parent / word)).parent not in folders:
+                raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', a link out of the folder")
             opened[word] = _opened(index.parent / word, is_alone=False)
         if name not in opened[word]:
             raise BadData(f"'{index}' says that tensor '{name}' is in '{word}', which does not hold it")

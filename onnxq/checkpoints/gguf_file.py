@@ -63,6 +63,9 @@ ARRAYS = {
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 MOST_AXES = 4
+#: Bytes of metadata and names; those of a vocabulary of a quarter of a million tokens are a tenth of that.
+LARGEST_HEADER = 1 << 27
+_TOO_LONG = "is longer than the file, or than a header is"
 
 #: Of metadata: texts, truth values, numbers, and lists of texts or numbers. Numbers of numpy keep their type.
 Value = str | bool | int | float | np.generic | NDArray | list[str]
@@ -235,7 +238,7 @@ def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:
     """(metadata, tensors by name, bytes of the header)."""
     if bytes(data[:4]) != b"GGUF":
         raise ValueError("it does not begin with GGUF")
-    at = 4
+    at, data = 4, data[:LARGEST_HEADER]  # a sparse file may say that a text or a list is as long as the disk is not
 
     def take(form: str) -> Any:
         nonlocal at
@@ -247,7 +250,7 @@ def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:
         nonlocal at
         length = take("Q")
         if length > len(data) - at:
-            raise ValueError("a text is longer than the file")
+            raise ValueError(f"a text {_TOO_LONG}")
         at += length
         return bytes(data[at - length : at]).decode("utf-8")
 
@@ -257,18 +260,28 @@ def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Stored], int]:
         if kind == _LIST:
             each, count = take("I"), take("Q")
             if count > len(data) - at:
-                raise ValueError("a list is longer than the file")
-            return [value(each) for _ in range(count)]
+                raise ValueError(f"a list {_TOO_LONG}")
+            return numbers(each, count) if each in _KINDS else [value(each) for _ in range(count)]
         if kind not in _KINDS:
             raise ValueError(f"there is no type {kind} of metadata")
         return take(_KINDS[kind])
+
+    def numbers(kind: int, count: int) -> list[Any]:
+        nonlocal at
+        found = np.frombuffer(data, np.dtype(_KINDS[kind]).newbyteorder("<"), count, at)
+        at += found.nbytes
+        return found.tolist()
 
     version, tensors, pairs = take("I"), take("Q"), take("Q")
     if version not in (2, 3):
         raise ValueError(f"it is of version {version}, not 2 or 3")
     if tensors + pairs > len(data):
         raise ValueError("it tells of more than it can hold")
-    metadata = {text(): value(take("I")) for _ in range(pairs)}
+    metadata: dict[str, Any] = {}
+    for _ in range(pairs):
+        if (key := text()) in metadata:
+            raise ValueError(f"it says twice what '{key}' is")
+        metadata[key] = value(take("I"))
     entries: dict[str, Stored] = {}
     for _ in range(tensors):
         name, axes = text(), take("I")

@@ -62,6 +62,7 @@ class Guard:
         self._begun = next(_moments)
         self._read: dict[Path, None] = {}
         self._written: dict[Path, str] = {}
+        self._folders: set[Path] = set()  # of those, what other files are put into
         self._data: dict[str, Path] = {}  # of models that were written, which have names by their bytes
 
     def reads(self, *sources: object) -> None:
@@ -90,9 +91,7 @@ class Guard:
         with staging.as_sentences(path):
             _check_folder(path)
             self._require_unread(path, option)
-            other = next((other for known, other in self._written.items() if _is_same(known, path)), option)
-            if other != option:
-                raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
+            self._require_apart(path, option)
             if path.suffix in _BY_THE_RUNTIME:
                 limits.require_text_name(path, BadOutput)
             if path.exists() and not path.is_file():  # moving a file there would replace a device
@@ -110,6 +109,19 @@ class Guard:
         self._written[path] = option
         if self.force:
             mirror.let_replace(path)
+
+    def makes(self, folder: Path, option: str) -> None:
+        """Check that a folder can be made for files of an option: nothing else is written under its name.
+
+        Raises:
+            BadOutput: something is, or a file is there.
+        """
+        with staging.as_sentences(folder):
+            if folder.exists() and not folder.is_dir():
+                raise BadOutput(f"{option} '{folder}' is a file; name a folder")
+            self._folders.add(folder)
+            self._require_apart(folder, option)
+        self._written[folder] = option
 
     def writes_beside(self, output: Path, path: Path) -> None:
         """The same of one of several files that an output becomes: it goes where that would go.
@@ -191,6 +203,16 @@ class Guard:
         if self._was_read(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
             raise _is_read(path, option)
 
+    def _require_apart(self, path: Path, option: str) -> None:
+        """
+        Raises:
+            BadOutput: another option writes there, or would write below what is to be a file.
+        """
+        for known, other in self._written.items():
+            pairs = ((a, b) for a, b in ((known, path), (path, known)) if a not in self._folders)
+            if other != option and (_is_same(known, path) or any(_is_above(*pair) for pair in pairs)):
+                raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
+
     def _was_read(self, path: Path) -> bool:
         """Whether it is a file that was read since this command began, or for good, though nobody named it; or one that
         is there, of a kind of which others beside it were."""
@@ -229,6 +251,11 @@ def _is_same(a: Path, b: Path) -> bool:
     if os.path.exists(a) or os.path.exists(b):
         return os.path.realpath(a) == os.path.realpath(b)
     return _folded(a) == _folded(b)
+
+
+def _is_above(folder: Path, path: Path) -> bool:
+    """Whether a path leads through another."""
+    return Path(_folded(path)).is_relative_to(_folded(folder))
 
 
 def _folded(path: Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxq.errors import BadModel, BadRecipe, OnnxqError
+from onnxq.errors import BadModel, BadRecipe, OnnxqError, first_line
 
 #: Of a model's own file: what protobuf reads. Weights beside it count extra.
 MODEL_BYTES = (1 << 31) - 1
@@ -177,9 +177,13 @@ def parse_json(text: str, *, strict: bool = False) -> Any:
     try:
         found = json.loads(text, object_pairs_hook=_said_once if strict else None)
         if strict and _HALF.search(text):
-            json.dumps(found, ensure_ascii=False).encode()  # of which UnicodeEncodeError is a ValueError
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text in it holds half a character") from None
+    except ValueError as error:
+        raise ValueError(first_line(error)) from None
     return found
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxq.errors import BadOutput
 from onnxq.files.guard import Guard
 from onnxq.output.write import make_folder
 
@@ -27,8 +26,7 @@ class Trace:
         self._numbers = itertools.count(1)
         if self.folder is None:
             return
-        if self.folder.exists() and not self.folder.is_dir():
-            raise BadOutput(f"--trace '{self.folder}' is a file; name a folder")
+        guard.makes(self.folder, "--trace")
         if self.folder.is_dir():
             for path in self.folder.glob("[0-9]*-*.onnxtxt"):
                 guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it

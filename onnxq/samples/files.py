@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -234,8 +233,8 @@ def _object(file: Path, number: int, line: str) -> tuple[str, dict[str, Any]]:
     """
     where = f"'{file}', line {number}"
     try:
-        found = json.loads(line.strip())
-    except (ValueError, RecursionError) as error:
+        found = limits.parse_json(line.strip())
+    except ValueError as error:
         raise BadData(f"{where} is not JSON: {first_line(error)}") from None
     if not isinstance(found, dict):
         raise BadData(f'{where} is {limits.json_word(found)}, not an object with a "text" or the model\'s inputs')

@@ -58,6 +58,7 @@ WRITING = ("-o", "--output", "--html", "--json", "--report", "--save-profile")
 #: What Python says to programmers.
 INTERNAL = re.compile(
     r"<lambda>|positional argument|has no attribute|NoneType|unhashable|__\w+__| at 0x[0-9a-f]+|Traceback"
+    r"|set_int_max|codec can't|surrogates not allowed"
 )
 
 

@@ -14,7 +14,7 @@ import corpora
 import numpy as np
 import onnx
 import tiny
-from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, model, outside, save
+from attack.hostile import CALIBRATE, QUANTIZE, Hostile, changed, file, model, outside, save
 from numpy.typing import NDArray
 
 from onnxq.checkpoints import encode_arrays, gguf_file
@@ -332,6 +332,16 @@ CASES: dict[str, Hostile] = {
         ),
         "",
         code=0,
+    ),
+    "tokenizer that fills up with half a character": Hostile(
+        texts(lambda f: (f / "tokenizer_config.json").write_text('{"pad_token": "\\ud800"}')), "", code=0
+    ),
+    "line with a number of digits without end": Hostile(
+        file("t.jsonl", f'{{"x": {"9" * 9999}}}', *CALIBRATE, "t.jsonl"), "line 1 is not JSON: a number has thousands"
+    ),
+    "image of which next to nothing is left": Hostile(
+        images(crop_pct=1e-300, image_processor_type="ConvNextImageProcessor", size={"shortest_edge": 8}),
+        "crop_pct is a share",
     ),
     "tokenizer that is null": Hostile(texts(lambda f: (f / "tokenizer.json").write_text("null")), "is not a tokenizer"),
     "line that is null": Hostile(

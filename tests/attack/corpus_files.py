@@ -166,7 +166,8 @@ CASES: dict[str, Hostile] = {
     "ranges that are a pipe": Hostile(pipe(*RANGES[:-1], "pipe"), "is not a file"),
     "deep recipe": Hostile(file("r", "a = " + "[" * 9999, *QUANTIZE, "--recipe", "r"), "is nested too deeply"),
     "long number in a recipe": Hostile(
-        file("r", "min_sqnr = " + "9" * 9999, *QUANTIZE, "--recipe", "r"), "is not TOML"
+        file("r", "min_sqnr = " + "9" * 9999, *QUANTIZE, "--recipe", "r"),
+        "is not TOML: a number has thousands of digits",
     ),
     "expression of exponential time": Hostile(
         lambda f: (
@@ -183,6 +184,10 @@ CASES: dict[str, Hostile] = {
         "does not describe",
     ),
     "deep safetensors": Hostile(file("w.safetensors", safetensors("[" * 99999), *IMPORT), "does not describe"),
+    "index of half a character": Hostile(
+        file("m.index.json", '{"weight_map": {"w": "\\ud800"}}', *IMPORT[:2], "m.index.json", *IMPORT[3:]),
+        "a text in it holds half a character",
+    ),
     "safetensors of half a character": Hostile(
         file("w.safetensors", safetensors(_TENSOR.replace("NAME", "\\ud800")), *ENCODE), "does not describe"
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attack import scenes
+from attack.corpus_data import arrays
 from attack.hostile import CALIBRATE, Hostile, changed, outside
 
 LINKS = {"loop": "loop", "nowhere": "no/such/place"}
@@ -44,8 +45,36 @@ def made_up(suffix: str, *, inside: bool) -> Callable[[Path], list[str]]:
     return make
 
 
+def indexed(folder: Path) -> list[str]:
+    """A checkpoint of several files, one of which is a link out of its folder."""
+    arrays("w")(folder)
+    (folder / "in").mkdir()
+    (folder / "in" / "a.safetensors").symlink_to(folder / "w.safetensors")
+    (folder / "in" / "model.safetensors.index.json").write_text('{"weight_map": {"w": "a.safetensors"}}')
+    scenes.put(folder, "model")
+    return ["import-weights", "model.onnx", "in", "-o", "out.onnx"]
+
+
+def traced(*words: str) -> Callable[[Path], list[str]]:
+    def make(folder: Path) -> list[str]:
+        scenes.put(folder, "model")
+        return ["quantize", "model.onnx", "-s", "w8a8-dynamic", "--no-check", *words]
+
+    return make
+
+
 NO_PLACE = "is a link that leads nowhere; choose another place"
 CASES = {
+    "index of a link out of the folder": Hostile(indexed, "in 'a.safetensors', a link out of the folder"),
+    **{
+        f"{name} where something else goes": Hostile(traced(*words), "choose another name")
+        for name, words in {
+            "steps": ("-o", "out.onnx", "--trace", "out.onnx"),
+            "steps, spelled otherwise,": ("-o", "out.onnx", "--trace", "./OUT.onnx"),
+            "steps below": ("-o", "out.onnx", "--trace", "out.onnx/steps"),
+            "steps of a report": ("-o", "out.onnx", "--trace", "r.json", "--report", "r.json"),
+        }.items()
+    },
     "bundle at links in a circle": Hostile(
         linked("export", "model.onnx", "-o", "loop"), "'loop' is not a folder; choose another name with -o"
     ),

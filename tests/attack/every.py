@@ -13,6 +13,7 @@ from attack import (
     corpus_operators,
     corpus_places,
     corpus_quantized,
+    corpus_sizes,
     corpus_tables,
 )
 
@@ -28,6 +29,7 @@ PARTS = (
     corpus_names.CASES,
     corpus_places.CASES,
     corpus_quantized.CASES,
+    corpus_sizes.CASES,
 )
 CASES = {name: case for part in PARTS for name, case in part.items()}
 assert len(CASES) == sum(map(len, PARTS)), "two cases of one name"

@@ -39,6 +39,8 @@ _DEFAULTS: dict[str, tuple[Any, Any, int, tuple[tuple[float, ...], tuple[float, 
 _SHORT_SIDE = {"CLIP", "ChineseCLIP", "ConvNext", "Bit", "MobileNetV1", "MobileNetV2", "MobileViT"}
 #: Which fill images up only where several of different sizes are one batch.
 _PADS_BATCHES = {"Detr", "Yolos", "ConditionalDetr", "DeformableDetr", "Mask2Former", "MaskFormer", "OneFormer"}
+#: Of a crop_pct: less would be an image of which next to nothing is looked at.
+_LEAST_CROP = 0.01
 #: Settings of processors that do more than resize, cut and normalize, and their names.
 _MORE = ("size_divisor", "keep_aspect_ratio", "rescale_offset", "include_top", "do_thumbnail", "do_align_long_axis")
 _OTHERS = {"Levit", "PoolFormer", "EfficientFormer", "Donut", "Nougat", "ImageGPT", "LayoutLMv2", "LayoutLMv3", "Sam"}
@@ -149,6 +151,8 @@ def _sizes(size: Any, cut: tuple[int, int] | None, type: str, crop_pct: float) -
     if type == "ConvNext":
         if short >= 384:
             return {"size": (short, short)}
+        if not _LEAST_CROP <= crop_pct <= 1:
+            raise _Invalid(f"crop_pct is a share of a side, from {_LEAST_CROP} to 1")
         return {"short": int(short / crop_pct), "cut": (short, short)}
     long = size.get("longest_edge")
     whole = 16 if type == "Yolos" else 1  # of its patches

@@ -49,8 +49,10 @@ def row_of(types: Mapping[str, Any], texts: Sequence[str], i: Input, file: Path)
     """
     words = words_of(texts, file)
     mixed = [name for name, found in words.items() if _are_mostly_numbers(found) or _are_mostly_numbers(set(found))]
-    numbers = [name for name, type in types.items() if name in mixed or is_number(type)]
-    others = [name for name, type in types.items() if not (name in numbers or _is_nothing(type))]
+    known = {*mixed}
+    of_numbers = {name: name in known or is_number(type) for name, type in types.items()}
+    numbers = [name for name in types if of_numbers[name]]
+    others = [name for name, type in types.items() if not (of_numbers[name] or _is_nothing(type))]
     answers = [name for name in numbers if _ANSWER.fullmatch(name.strip())]
     ids = [name for name in numbers if _ID.fullmatch(name.strip())]
     width = _width(i)

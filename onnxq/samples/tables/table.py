@@ -17,6 +17,8 @@ BATCH = 64
 #: Numbers that are read at a time.
 _NUMBERS = 1 << 19
 _LEAST_BLOCK, _MOST_BLOCK = 1 << 20, 1 << 26
+#: Of a table: Arrow takes longer for each column than for a row of numbers, and messages name them.
+_MOST_COLUMNS = 1 << 17
 #: Marks between cells, of files that are text.
 MARKS = {".csv": ("a comma", ","), ".tsv": ("a tab", "\t")}
 #: Integers that arrays hold.
@@ -68,6 +70,7 @@ def batches(
             found = _messages(arrow, mapped)
         found = iter(found)
         while (batch := _next(found)) is not None:
+            _require_few(file, batch.num_columns)
             yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
 
 
@@ -89,9 +92,24 @@ def _reading(file: Path) -> Iterator[Any]:
 
 
 def _block(file: Path) -> int:
-    """Bytes of a text that are read at a time: a few rows at least, which are about as long as the line of names."""
+    """Bytes of a text that are read at a time: a few rows at least, which are about as long as the line of names.
+
+    Raises:
+        BadData: it is a line of more names than a table may have.
+    """
     with file.open("rb") as opened:
-        return max(_LEAST_BLOCK, min(4 * len(opened.readline(_MOST_BLOCK)), _MOST_BLOCK))
+        line = opened.readline(_MOST_BLOCK)
+    _require_few(file, line.count(MARKS[file.suffix.lower()][1].encode()) + 1)
+    return max(_LEAST_BLOCK, min(4 * len(line), _MOST_BLOCK))
+
+
+def _require_few(file: Path, columns: int) -> None:
+    """
+    Raises:
+        BadData: a table has too many columns.
+    """
+    if columns > _MOST_COLUMNS:
+        raise BadData(f"'{file}' has {columns} columns, more than the {_MOST_COLUMNS} of a table: give arrays (.npz)")
 
 
 def _rows_at_once(schema: Any) -> int:
@@ -180,21 +198,18 @@ def schema_of(file: Path) -> Any:
     first = next(batches(file), None)
     if first is None or not is_text(file):
         return None if first is None else first.schema
-    arrow, schema = _arrow(), first.schema
-    empty = {i for i, field in enumerate(schema) if arrow.types.is_null(field.type)}
-    for i, field in enumerate(schema):
-        if arrow.types.is_binary(field.type):  # text that is not UTF-8, as is said where it is read
-            schema = schema.set(i, field.with_type(arrow.string()))
-    names = [field.name for field in schema]
+    arrow, names, types = _arrow(), first.schema.names, first.schema.types
+    empty = {i for i, type in enumerate(types) if arrow.types.is_null(type)}
+    # A text that is not UTF-8 is one, as is said where it is read.
+    types = [arrow.string() if arrow.types.is_binary(type) else type for type in types]
     rest = batches(file, dict.fromkeys(names, "binary") | {names[i]: "string" for i in empty})
     while empty and (batch := next(rest, None)) is not None:
         for i in sorted(empty):
             word = next((x for x in batch.column(i).unique().to_pylist() if not is_empty(x)), None)
             if word is not None:
-                kind = arrow.string() if number_in(word) is None else arrow.float64()
-                schema = schema.set(i, schema.field(i).with_type(kind))
+                types[i] = arrow.string() if number_in(word) is None else arrow.float64()
                 empty.discard(i)
-    return schema
+    return arrow.schema(zip(names, types, strict=True), first.schema.metadata)
 
 
 @functools.cache

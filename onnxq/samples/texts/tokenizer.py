@@ -8,14 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxq.errors import BadData, MissingRuntime, first_line
+from onnxq.errors import BadData, MissingRuntime, first_line, without_halves
 from onnxq.files import guard, limits
+from onnxq.runtime import supervisor
+from onnxq.samples.texts import growth
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 #: Tokenizers without a limit of their own say so by a number like 1e30.
 MOST_TOKENS = 1 << 20
 #: Of a tokenizer's file; those of a million tokens have a tenth of that.
 MOST_BYTES = 1 << 29
+#: Characters that a text may become before tokens are looked for, which take up to 200 bytes each.
+MOST_CHARACTERS = 1 << 24
+#: How much longer a text may become; real tokenizers make a hundredfold of it at most.
+MOST_GROWTH = 1 << 16
+#: Special tokens around a text, and how often a template may repeat it.
+MOST_AROUND, MOST_COPIES = 1 << 10, 16
+#: Characters of the token that stands for each unknown one.
+MOST_UNKNOWN = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Tokenizer:
         path: its file.
         pad, start: the ids that fill up a sequence, and that a decoder begins with where the model says nothing else.
         longest: tokens that the model was made for, if the folder says so.
+        readable: characters of a text that are looked at: more could become more than memory holds.
     """
 
     path: Path
@@ -32,6 +43,7 @@ class Tokenizer:
     pad: int = 0
     start: int | None = None
     longest: int | None = None
+    readable: int = MOST_CHARACTERS
 
     def encode(self, text: str, length: int, *, special: bool = True) -> tuple[list[int], list[int]]:
         """(ids, type ids) of the beginning of `text`: at most `length`, special tokens included, where they leave room.
@@ -40,8 +52,9 @@ class Tokenizer:
         """
         around = self.encoder.num_special_tokens_to_add(False) if special else 0
         self.encoder.enable_truncation(max(length, around + 1))
+        supervisor.doing(f"the tokenizers library read a text by {self.path}")
         with _only_bad_data(self.path):
-            found = self.encoder.encode(text, add_special_tokens=special)
+            found = self.encoder.encode(text[: self.readable], add_special_tokens=special)
         return list(found.ids), list(found.type_ids)
 
 
@@ -77,6 +90,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
         encoder = tokenizers.Tokenizer.from_file(str(file))
         encoder.no_padding()
         encoder.no_truncation()
+    grown = _require_sane(encoder, file)
     beside = [found for found in (file, file.with_name(CONFIG)) if found.is_file()]
     guard.remember(beside)
     config = read_json(beside[1]) if len(beside) > 1 else {}
@@ -84,7 +98,33 @@ def open_tokenizer(path: Path) -> Tokenizer:
     start = _id(encoder, config, "bos_token")
     longest = config.get("model_max_length")
     is_limit = isinstance(longest, int) and 0 < longest < MOST_TOKENS
-    return Tokenizer(file, encoder, pad or 0, pad if start is None else start, longest if is_limit else None)
+    return Tokenizer(
+        file,
+        encoder,
+        pad or 0,
+        pad if start is None else start,
+        longest if is_limit else None,
+        readable=int(MOST_CHARACTERS / grown),
+    )
+
+
+def _require_sane(encoder: Any, file: Path) -> float:
+    """How much longer the tokenizer makes a text at most.
+
+    Raises:
+        BadData: more than any should, by its steps in front of the tokens or by what comes of these.
+    """
+    grown = growth.growth_of(encoder)
+    unknown = getattr(encoder.model, "unk_token", None) or ""
+    faults = {
+        f"may make a text more than {MOST_GROWTH} times as long": grown > MOST_GROWTH,
+        f"puts more than {MOST_AROUND} tokens around a text": encoder.num_special_tokens_to_add(False) > MOST_AROUND,
+        f"repeats a text more than {MOST_COPIES} times": growth.copies_of(encoder) > MOST_COPIES,
+        f"has a token of {len(unknown)} characters for what it does not know": len(unknown) > MOST_UNKNOWN,
+    }
+    if fault := next((words for words, is_so in faults.items() if is_so), ""):
+        raise BadData(f"the tokenizer '{file}' {fault}, which onnxq does not read")
+    return grown
 
 
 @contextlib.contextmanager
@@ -102,7 +142,7 @@ def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
     """The id of a special token, whose entry is its text or a table with its text."""
     token = config.get(key)
     token = token.get("content") if isinstance(token, dict) else token
-    found = encoder.token_to_id(token) if isinstance(token, str) else None
+    found = encoder.token_to_id(without_halves(token)) if isinstance(token, str) else None
     return found if found is not None or key != "pad_token" else encoder.token_to_id("[PAD]")
 
 
