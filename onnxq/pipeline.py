@@ -39,7 +39,7 @@ from onnxq.output.trace import Trace
 from onnxq.plan import COMPUTING, Plan
 from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
-from onnxq.request import Learn, Learned, Request
+from onnxq.request import Learn, Learned, Request, learned_by
 from onnxq.runtime.machine import this_machine
 from onnxq.runtime.ort.installed import version
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
@@ -190,7 +190,7 @@ def _quantized(request: Request, trace: Trace) -> Result:
                 corrected = biases_corrected(job, plan, ranges, request.effort.memory)
                 learned = Learned(corrected.job, ranges)
                 if request.learn is not None:
-                    learned = request.learn(job, corrected.job, plan, ranges, destination)
+                    learned = learned_by(request.learn, job, corrected.job, plan, ranges, destination)
                 rewritten = learned.job.rewritten(plan, learned.ranges, is_final=True)  # 6
                 trace.write("rewritten", rewritten)
                 signature = _signature(request, job, plan)

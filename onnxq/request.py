@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxq.calibration.find_ranges import Effort
 from onnxq.checking.labeled import LabelMetric
@@ -15,6 +17,7 @@ from onnxq.job import Environment, Job
 from onnxq.output.signature import Signature, read_signature
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
+from onnxq.runtime.own_functions import failing, shown
 from onnxq.runtime.profile import MachineProfile
 from onnxq.samples.sampling import Sampling
 from onnxq.searching.budget import Budget
@@ -39,6 +42,21 @@ class Learned:
 #: From the float job, the one to start from (its biases may have been corrected), the plan, the ranges and where it
 #: will be written.
 Learn = Callable[[Job, Job, Plan, Ranges, Path], Learned]
+
+
+def learned_by(learn: Learn, *arguments: Any) -> Learned:
+    """What `learn` makes of these; one that is not ours may do anything.
+
+    Raises:
+        BadRecipe: it fails, or gives something else.
+    """
+    what = "the function that was given as learn"
+    is_ours = str(getattr(learn, "__module__", "")).partition(".")[0] == "onnxq"
+    with contextlib.nullcontext() if is_ours else failing(what, BadRecipe):
+        found = learn(*arguments)
+    if not isinstance(found, Learned):
+        raise BadRecipe(f"{what} gave {shown(found)} in the place of a Learned")
+    return found
 
 
 @dataclass(frozen=True)

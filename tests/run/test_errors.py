@@ -182,6 +182,8 @@ class Failing:
     ("options", "says"),
     [
         ({"progress": Failing()}, r"the progress that was given fails in start\(\) with ZeroDivisionError: mine"),
+        ({"learn": lambda *_: 1 // 0}, "given as learn failed with ZeroDivisionError: integer division"),
+        ({"learn": lambda *_: "more"}, "given as learn gave 'more' in the place of a Learned"),
         ({"logits": [["y"]]}, r"'logits' is of type list; it takes Sequence\[str\]"),
         ({"lengths": [None]}, r"'lengths' is of type list; it takes Sequence\[int\]"),
         ({"threads": 1 << 31}, "2147483648 threads cannot be had"),
