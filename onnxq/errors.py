@@ -18,8 +18,14 @@ _OF_MEMORY = re.compile(
     "|without setting an exception",
     re.IGNORECASE,
 )
-#: How Python says of an integer in a text that it will not read it; the rest names a function of Python.
-_TOO_MANY_DIGITS = "Exceeds the limit ("
+#: What Python and the C library say of texts that they cannot read, by their own functions, and what it means.
+_MEANS = (
+    (re.compile(r"Exceeds the limit \(\d.*"), "a number has thousands of digits"),
+    (re.compile(r"maximum recursion depth.*"), "it is nested too deeply"),
+    (re.compile(r"invalid literal for int\(\).*|could not convert string to float.*"), "a number is none"),
+    (re.compile(r"^sto(i|l|ll|ul|ull|f|d)$"), "a number is none"),
+    (re.compile(r"'\S+' codec can't .*"), "a text in it is not UTF-8"),
+)
 
 
 class Exit(IntEnum):
@@ -147,10 +153,11 @@ def is_of_memory(error: BaseException | None) -> bool:
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, for use inside a sentence of ours."""
     try:
-        text = str(error)
+        raw = error.args[0] if error.args else None
+        text = raw.decode(errors="replace") if isinstance(raw, bytes) else str(error)
     except Exception:  # of a class that is not ours
         text = ""
-    if isinstance(error, UnicodeError):
-        return "a text in it is not UTF-8"
     line = (text.strip().splitlines() or [type(error).__name__])[0]
-    return "a number has thousands of digits" if line.startswith(_TOO_MANY_DIGITS) else line
+    for pattern, words in _MEANS:
+        line = pattern.sub(words, line)
+    return line

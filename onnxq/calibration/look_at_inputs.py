@@ -257,7 +257,7 @@ def remove(partial: Path) -> None:
     part = re.compile(re.escape(partial.name) + r"\.\d+of\d+")
     for each in sorted(partial.parent.iterdir()) if partial.parent.is_dir() else ():
         with contextlib.suppress(OSError):
-            if part.fullmatch(each.name) and each.is_file() and is_progress(each):
+            if part.fullmatch(each.name) and each.is_file() and each.stat().st_size and is_progress(each):
                 faults.point("checkpoint.remove")
                 each.unlink()
 

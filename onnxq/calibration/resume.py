@@ -15,8 +15,6 @@ from onnxq.errors import BadRecipe
 from onnxq.files import faults, limits, schemas, staging
 from onnxq.summaries.summary import Summary, from_dict
 
-#: What a file of progress begins with.
-_BEGIN = b'{"key": "'
 #: Seconds between two checkpoints, unless told otherwise.
 SECONDS = 30.0
 
@@ -64,13 +62,10 @@ class Checkpoint:
 
     def load(self) -> State:
         """What was saved last; nothing if there is no file, or one of something else, or a damaged one."""
-        if self.path is None:
+        table = None if self.path is None else _parsed(self.path)
+        if table is None or table.key != self._key:
             return State()
         try:
-            text = limits.read_text(self.path, "the progress ", limits.RANGES_BYTES)
-            table = schemas.checked(limits.parse_json(text), schemas.ProgressFile)
-            if table.key != self._key:
-                return State()
             state = State(_read(table.finished), _read(table.current), table.done, table.problems)
         except (BadRecipe, ValueError):
             return State()
@@ -108,9 +103,16 @@ class Checkpoint:
 
 def is_progress(path: Path) -> bool:
     """Whether the file at `path` was written here, or holds nothing."""
-    with path.open("rb") as file:
-        begin = file.read(len(_BEGIN))
-    return begin in (_BEGIN, b"")
+    return not path.stat().st_size or _parsed(path) is not None
+
+
+def _parsed(path: Path) -> schemas.ProgressFile | None:
+    """What the file at `path` says, if it was written here."""
+    try:
+        text = limits.read_text(path, "the progress ", limits.RANGES_BYTES)
+        return schemas.checked(limits.parse_json(text), schemas.ProgressFile)
+    except (BadRecipe, ValueError):
+        return None
 
 
 def parts(path: Path | None, count: int) -> list[Path | None]:
@@ -125,7 +127,7 @@ def remove(path: Path | None) -> None:
     part = re.compile(re.escape(path.name) + r"(\.\d+of\d+)?")
     for each in sorted(path.parent.iterdir()):
         with contextlib.suppress(OSError):
-            if part.fullmatch(each.name) and each.is_file() and is_progress(each):
+            if part.fullmatch(each.name) and each.is_file() and _parsed(each) is not None:
                 faults.point("checkpoint.remove")
                 each.unlink()
 

@@ -267,7 +267,9 @@ def _decoded(path: Path, stored: Mapping[str, NDArray], name: str, entry: Any) -
     try:
         is_kept = entry is None or entry == own_file.PRODUCT
         return stored[name] if is_kept else own_file.weight_of(name, entry, stored).dequantize()
-    except (BadData, KeyError) as error:
+    except KeyError:
+        raise BadData(f"'{path}' is damaged: it has no tensor '{name}', which its table speaks of") from None
+    except BadData as error:
         raise BadData(f"'{path}' is damaged: {first_line(error)}") from None
 
 

@@ -153,11 +153,16 @@ class Gguf(Mapping[str, "QuantizedTensor | NDArray"]):
             raise BadData(f"'{path}' is a GGUF file that is cut short") from None
         except UnicodeDecodeError:
             raise BadData(f"'{path}' is not a GGUF file, or damaged: a name or a text is not in UTF-8") from None
-        except (ValueError, OverflowError, RecursionError) as error:
+        except RecursionError:
+            raise BadData(f"'{path}' is not a GGUF file, or damaged: lists in it are nested too deeply") from None
+        except (ValueError, OverflowError) as error:
             raise BadData(f"'{path}' is not a GGUF file, or damaged: {error}") from None
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
-        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+        if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment % 8:
             raise BadData(f"'{path}' is damaged: its alignment is no number of bytes that makes sense")
+        for name, entry in self._entries.items():
+            if entry.start % alignment:
+                raise BadData(f"'{path}' is damaged: tensor '{name}' begins at no multiple of {alignment} bytes")
         self._start = -(-head // alignment) * alignment
         spans = [(e.start, e.start + _nbytes(path, name, e), name) for name, e in self._entries.items()]
         for _, end, name in spans:

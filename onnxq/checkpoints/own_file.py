@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from onnxq import formats, layouts
-from onnxq.errors import BadData, BadRecipe, first_line
+from onnxq.errors import BadData, BadModel, BadRecipe, first_line
 from onnxq.files import limits, schemas
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
@@ -95,7 +95,7 @@ def weight_of(name: str, entry: Any, tensors: Mapping[str, NDArray]) -> Quantize
         return layouts.from_compact(format, how, tuple(said.shape), parts)
     except KeyError as error:
         raise BadData(f"weight '{name}' cannot be decoded: the file has no {first_line(error)}") from None
-    except (TypeError, ValueError, BadRecipe) as error:
+    except (TypeError, ValueError, BadRecipe, BadModel) as error:
         raise BadData(f"weight '{name}' cannot be decoded: {first_line(error)}") from None
 
 

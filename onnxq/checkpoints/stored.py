@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
+from onnxq.checkpoints.tensors import readable
 from onnxq.errors import BadModel
 from onnxq.formats import Format, Granularity, QuantizedTensor
 from onnxq.formats.kinds import arguments
 
 #: Times the largest code of any format, and another such number beside it, this is finite in float32.
 SAFE = 1e30
+#: Of zero points: codes of 8 bits less these are exact in float32.
+MOST_ZERO = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class Stored:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             made = self.read()
-            if isinstance(made, QuantizedTensor) and not _is_finite(made):
+            is_finite = _is_finite(made) if isinstance(made, QuantizedTensor) else bool(np.isfinite(made).all())
+            if not is_finite:
                 raise BadModel(f"'{self.source}' holds weights that are not finite: its scales are too large")
         return made
 
@@ -70,9 +74,13 @@ class Stored:
 
 
 def _is_finite(q: QuantizedTensor) -> bool:
-    """Looks at weights only where scales, or minima, do not tell."""
-    parts = (part.astype(np.float32) for part in (q.scales, q.zero_points) if part is not None)
-    return all(np.abs(part).max(initial=0) <= SAFE for part in parts) or bool(np.isfinite(q.dequantize()).all())
+    """Looks at weights only where scales, or minima, do not tell. Some formats end where float32 does."""
+    parts = [part.astype(np.float32) for part in (q.scales, q.zero_points) if part is not None]
+    if not all(np.isfinite(part).all() for part in parts):
+        return False
+    if all(np.abs(part).max(initial=0) <= SAFE for part in parts):
+        return True
+    return bool((np.abs(q.dequantize()) < np.finfo(np.float32).max).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +123,31 @@ def required(tensors: Mapping[str, Any], name: str, main: str, part: str) -> NDA
     Raises:
         BadModel: there is none.
     """
-    found = tensors.get(key(name, part))
-    if not isinstance(found, np.ndarray):
+    found = optional(tensors, name, part)
+    if found is None:
         raise BadModel(f"'{key(name, main)}' has no {key(name, part)}")
     return found
+
+
+def optional(tensors: Mapping[str, Any], name: str, part: str) -> NDArray | None:
+    """The tensor `part` of a layer, if it has one.
+
+    Raises:
+        BadModel: it is of a type that numpy lacks.
+    """
+    found = readable(tensors.get(key(name, part)))
+    return found if isinstance(found, np.ndarray) else None
+
+
+def require_alone(tensors: Mapping[str, Any], name: str, main: str, *others: str) -> None:
+    """Refuse a layer that also has one of `others`, which would change what its numbers mean.
+
+    Raises:
+        BadModel: it has.
+    """
+    for part in others:
+        if key(name, part) in tensors:
+            raise BadModel(f"'{key(name, main)}' has '{key(name, part)}' beside it, which onnxq does not read there")
 
 
 def of_type(name: str, array: NDArray, *kinds: Any) -> NDArray:
@@ -181,8 +210,8 @@ def group_of(source: str, k: int, groups: int, said: int | None = None, of: str 
 
 def bias_of(tensors: Mapping[str, Any], name: str) -> tuple[str, NDArray] | None:
     """The bias of a layer, called as everybody calls it."""
-    found = tensors.get(key(name, "bias"))
-    return (key(name, "bias"), found) if isinstance(found, np.ndarray) else None
+    found = optional(tensors, name, "bias")
+    return None if found is None else (key(name, "bias"), found)
 
 
 def integers(
@@ -222,6 +251,8 @@ def integers(
     wanted = granularity.scale_shape(shape)
     if steps.shape != wanted or points.shape != wanted:
         raise BadModel(f"'{source}' has scales of shape {list(steps.shape)}, where {list(wanted)} belongs")
+    if points.size and points.dtype.kind in "iu" and max(-int(points.min()), int(points.max())) > MOST_ZERO:
+        raise BadModel(f"the zero points of '{source}' are larger than any code by far")
     is_symmetric = bool((points == middle).all())
     is_affine = bool(((points == np.rint(points)) & (points >= 0) & (points < 1 << width)).all())
     word = f"int{width}" if is_symmetric else f"uint{width}" if is_affine else f"uniform{max(2, bits)}"

@@ -213,6 +213,16 @@ class Unreadable:
         """
         raise BadModel(self.told)
 
+    def __getattr__(self, attribute: str) -> Any:
+        """Of all else that arrays have.
+
+        Raises:
+            BadModel: for each of it.
+        """
+        if attribute.startswith("__"):  # what Python asks of any object
+            raise AttributeError(attribute)
+        raise BadModel(self.told)
+
     @property
     def told(self) -> str:
         return f"tensor '{self.name}' is of type {self.word}, which numpy does not have"

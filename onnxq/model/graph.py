@@ -209,6 +209,7 @@ class Names:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
+        self._numbers: dict[str, int] = {}  # by names that were asked for, the last one behind each
 
     @functools.cached_property  # most passes find nothing to do, and need none
     def _taken(self) -> set[str]:
@@ -223,11 +224,12 @@ class Names:
 
     def fresh(self, name: str) -> str:
         """`name`, with a number behind it if that is taken."""
-        base, number, taken = name, 1, self._taken
+        base, number, taken = name, self._numbers.get(name, 1), self._taken
         while name in taken:
             number += 1
             name = f"{base}_{number}"
         taken.add(name)
+        self._numbers[base] = number
         return name
 
 

@@ -30,9 +30,6 @@ SECONDS = 20.0
 #: Plans that are measured elsewhere before the next ones are made: those of a large model take memory.
 AT_ONCE = 256
 
-#: What a file of progress begins with.
-_BEGIN = b'{"search":"'
-
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a plan is worth on the samples looked at.
@@ -87,14 +84,22 @@ class _File(msgspec.Struct):
 
 def is_progress(path: Path) -> bool:
     """Whether the file at `path` was written here, or holds nothing."""
-    with path.open("rb") as file:
-        return file.read(len(_BEGIN)) in (_BEGIN, b"")
+    return not path.stat().st_size or _parsed(path) is not None
+
+
+def _parsed(path: Path) -> _File | None:
+    """What the file at `path` says, if it was written here."""
+    try:
+        text = limits.read_text(path, "the progress ", limits.RANGES_BYTES)
+        return schemas.checked(limits.parse_json(text), _File)
+    except (BadRecipe, ValueError):
+        return None
 
 
 def remove(path: Path) -> None:
     """What was measured is of no use once the result is there."""
     with contextlib.suppress(OSError):
-        if path.is_file() and is_progress(path):
+        if path.is_file() and _parsed(path) is not None:
             path.unlink()
 
 
@@ -204,10 +209,7 @@ class Meter:
         """What the file holds; nothing of a damaged one, or one of another search."""
         if self._path is None or not self._path.is_file():
             return {}
-        try:
-            text = limits.read_text(self._path, "the progress ", limits.RANGES_BYTES)
-            found = schemas.checked(limits.parse_json(text), _File)
-        except (BadRecipe, ValueError):
+        if (found := _parsed(self._path)) is None:
             return {}
         is_ours = found.search == self._key and all(figures.are_believable for figures in found.plans.values())
         return dict(found.plans) if is_ours else {}

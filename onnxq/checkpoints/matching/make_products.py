@@ -33,12 +33,13 @@ def model_of(layers: Sequence[Layer], path: str) -> ir.Model:
         raise BadData(f"'{path}' holds no quantized layers of a kind that onnxq reads ({kinds})")
     made = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="layers")
     model = ir.Model(made, ir_version=IR_VERSION)
+    names = Names(model)
     for layer in there:
         prefix = "" if len(there) == 1 else f"{layer.name}."
         n, k = layer.open().shape
         x = ir.Value(name=f"{prefix}x", shape=ir.Shape(["rows", k]), type=ir.TensorType(ir.DataType.FLOAT))
         made.inputs.append(x)
-        _product(model, layer.name or "layer", x, ir.DataType.FLOAT, 2, (n, k), f"{prefix}y")
+        _product(model, layer.name or "layer", x, ir.DataType.FLOAT, 2, (n, k), f"{prefix}y", names)
     return model
 
 
@@ -71,7 +72,7 @@ def add(model: ir.Model, wanted: Mapping[str, str], layers: Sequence[Layer]) -> 
         if layer in nodes:
             raise BadModel(f"the model has a node '{layer}' already: its weight is imported without adding it")
         rank = None if shape is None else len(shape)
-        _product(model, layer, values[name], kind, rank, (n, k), names.fresh(layer))
+        _product(model, layer, values[name], kind, rank, (n, k), names.fresh(layer), names)
 
 
 def _product(
@@ -82,6 +83,7 @@ def _product(
     rank: int | None,
     sizes: tuple[int, int],
     output: str,
+    names: Names,
 ) -> None:
     """A MatMul called `node` of `x` by a weight [out, in] that is not known yet, as an output of the model.
 
@@ -100,7 +102,7 @@ def _product(
         return ir.tensor(w.reshape(k, n))
 
     unknown = ir.LazyTensor(unlike, dtype=kind, shape=ir.Shape((k, n)))
-    weight = graph.add_constant(model.graph, Names(model).fresh(f"{node}.weight"), unknown)
+    weight = graph.add_constant(model.graph, names.fresh(f"{node}.weight"), unknown)
     made = ir.node("MatMul", [x, weight], name=node)
     made.meta[ADDED] = True
     (y,) = made.outputs

@@ -28,6 +28,7 @@ from onnxq.checkpoints.stored import (
     names_with,
     of_shape,
     of_type,
+    optional,
     real,
     required,
 )
@@ -55,11 +56,11 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
 
 def _eight(checkpoint: Checkpoint, name: str) -> Stored:
     source, where = key(name, "weight"), key(name, "SCB")
-    weight, form = required(checkpoint, name, "SCB", "weight"), checkpoint.get(key(name, "weight_format"))
+    weight, form = required(checkpoint, name, "SCB", "weight"), optional(checkpoint, name, "weight_format")
     if weight.ndim != 2 or not weight.size:
         raise BadModel(f"'{source}' is of shape {list(weight.shape)}, not a matrix")
     of_type(source, weight, np.int8), of_shape(where, checkpoint[where], len(weight))
-    if isinstance(form, np.ndarray) and form.size == 1 and int(form.reshape(-1)[0]) != 0:
+    if form is not None and (form.size != 1 or bool(form.reshape(-1)[0] != 0)):
         raise BadModel(f"'{source}' is laid out for a GPU; save it by rows, as bitsandbytes from 0.38 on does")
     return integers(
         source,
@@ -144,7 +145,7 @@ def _nested(checkpoint: Checkpoint, name: str, said: dict[str, Any], absmax: NDA
     block, offset = said.get("nested_blocksize", 256), said.get("nested_offset")
     if table.shape != (256,) or not np.allclose(table, dynamic_map(), atol=1e-6):
         raise BadModel(f"'{levels}' is not the map of numbers that bitsandbytes quantizes scales by")
-    if not isinstance(offset, (int, float)) or not np.isfinite(offset) or abs(offset) > 1e30:
+    if type(offset) not in (int, float) or not abs(offset) <= 1e30:
         raise BadModel(f"'{key(name, STATE)}…' says no 'nested_offset'")
     try:
         return NestedScales(np.array(absmax).reshape(-1), factors, np.float32(offset), block)

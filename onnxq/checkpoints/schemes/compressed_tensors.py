@@ -39,6 +39,8 @@ from onnxq.checkpoints.stored import (
     names_with,
     of_shape,
     of_type,
+    optional,
+    require_alone,
     required,
 )
 from onnxq.errors import BadModel
@@ -47,7 +49,8 @@ from onnxq.formats.kinds.super_blocks import StoredScales
 
 PACKED, WEIGHT, SCALE, INVERSE = "weight_packed", "weight", "weight_scale", "weight_scale_inv"
 GLOBAL, FACTOR = "weight_global_scale", "weight_scale_2"
-PARTS = (PACKED, WEIGHT, SCALE, INVERSE, GLOBAL, FACTOR, "weight_zero_point", "weight_shape", "weight_g_idx", "bias")
+ZERO, INDEX = "weight_zero_point", "weight_g_idx"
+PARTS = (PACKED, WEIGHT, SCALE, INVERSE, GLOBAL, FACTOR, ZERO, "weight_shape", INDEX, "bias")
 #: Of activations, which are not ours.
 OTHERS = ("input_scale", "input_zero_point", "input_global_scale")
 
@@ -72,18 +75,24 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     bias, kind, rows = bias_of(checkpoint, name), found.dtype, len(scales) if scales.ndim == 2 else 1
     if kind == np.uint8 or (kind == np.int32 and main == PACKED):
         required(checkpoint, name, main, SCALE)  # the others know no inverse
+        require_alone(checkpoint, name, main, INVERSE)
     if kind == np.uint8:
+        _require_nothing(checkpoint, name, main, ZERO, INDEX)
         return _fp4(checkpoint, name, source, bias)
+    require_alone(checkpoint, name, main, GLOBAL, FACTOR)
     if kind == np.int32 and main == PACKED:
         return _packed(checkpoint, name, source, bias)
+    if scale == INVERSE:
+        require_alone(checkpoint, name, main, SCALE)
+    _require_nothing(checkpoint, name, main, INDEX)
     if kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        _require_nothing(checkpoint, name, main, ZERO)
         block = (_length(checkpoint, 0, len(found), rows), _group(checkpoint, found.shape[1], scales))
         return _scaled.float8(
             source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], block, bias=bias
         )
     if kind == np.int8:
-        where = key(name, "weight_zero_point")
-        zeros = None if where not in checkpoint else lambda: checkpoint[where]
+        zeros = None if optional(checkpoint, name, ZERO) is None else lambda: checkpoint[key(name, ZERO)]
         group = _group(checkpoint, found.shape[1], scales)
         return _scaled.bytes_(
             source, lambda: checkpoint[source], lambda: checkpoint[key(name, scale)], zeros, group=group, bias=bias
@@ -91,8 +100,20 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     raise BadModel(f"'{source}' is of type {kind} beside scales of {scales.dtype}, no layout that onnxq reads")
 
 
+def _require_nothing(checkpoint: Checkpoint, name: str, main: str, *parts: str) -> None:
+    """Of tensors that such codes have no use for, refuse those that say something: zero points other than 0, an order.
+
+    Raises:
+        BadModel: one does.
+    """
+    for part in parts:
+        found = optional(checkpoint, name, part)
+        if found is not None and (found.astype(np.float32) != (-1 if part == INDEX else 0)).any():
+            require_alone(checkpoint, name, main, part)
+
+
 def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArray] | None) -> Stored:
-    where, zero = key(name, "weight_shape"), key(name, "weight_zero_point")
+    where, zero = key(name, "weight_shape"), key(name, ZERO)
     said, columns, n = required(checkpoint, name, PACKED, "weight_shape"), checkpoint[source].shape[1], 0
     if said.shape == (2,) and said.dtype.kind in "iu":
         n, k = (int(size) for size in said)
@@ -100,11 +121,11 @@ def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDA
         raise BadModel(f"'{where}' is not the shape of '{source}', [{len(checkpoint[source])}, in]")
     bits, is_dense = _bits(checkpoint, source, k, columns)
     scales = _scaled.of_rows(key(name, SCALE), checkpoint[key(name, SCALE)], n)
-    groups, index = scales.shape[1], checkpoint.get(key(name, "weight_g_idx"))
+    groups, index = scales.shape[1], optional(checkpoint, name, INDEX)
     group = group_of(source, k, groups, _group(checkpoint, k, scales))
     order = None
-    if isinstance(index, np.ndarray) and not (index < 0).all():
-        order = column_order(key(name, "weight_g_idx"), index, k, groups, group)
+    if index is not None and not (index < 0).all():
+        order = column_order(key(name, INDEX), index, k, groups, group)
     unpack = stream if is_dense else spaced
 
     def codes() -> NDArray[np.uint8]:
@@ -114,7 +135,7 @@ def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDA
     def points() -> NDArray:
         return np.ascontiguousarray(unpack(np.ascontiguousarray(checkpoint[zero].T), bits, n).T)
 
-    if zero in checkpoint:
+    if optional(checkpoint, name, ZERO) is not None:
         rows = -(-n * bits // 32) if is_dense else -(-n // (32 // bits))
         of_shape(zero, of_type(zero, checkpoint[zero], np.int32), rows, groups)
     return integers(
@@ -175,6 +196,7 @@ def _fp4(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArra
     if (checkpoint[where].view(np.uint8) == limit).any():
         raise BadModel(f"'{where}' holds numbers that are not finite")
     if word == "mxfp4":
+        require_alone(checkpoint, name, source.rpartition(".")[2], GLOBAL, FACTOR)
         return Stored(
             source,
             (n, k),
@@ -198,9 +220,11 @@ def _fp4(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDArra
 
 def _factor(checkpoint: Checkpoint, name: str) -> NDArray[np.float32]:
     """Of all scales of a weight."""
-    where = key(name, GLOBAL if key(name, GLOBAL) in checkpoint else FACTOR)
-    found = checkpoint.get(where)
-    if not isinstance(found, np.ndarray):
+    part = GLOBAL if key(name, GLOBAL) in checkpoint else FACTOR
+    where, found = key(name, part), optional(checkpoint, name, part)
+    if part == GLOBAL:
+        require_alone(checkpoint, name, SCALE, FACTOR)
+    if found is None:
         return np.array(1, np.float32)
     if found.size == 1 and found.dtype.kind == "f":
         with np.errstate(all="ignore"):

@@ -110,7 +110,11 @@ def _checked(source: str, found: QuantizedTensor | NDArray) -> QuantizedTensor:
 
 
 def _rows(checkpoint: Checkpoint, name: str, n: int) -> NDArray[np.int64] | None:
-    """Where each row of the converted model's weight lies here, if not in its place."""
+    """Where each row of the converted model's weight lies here, if not in its place.
+
+    Raises:
+        BadModel: rows of its kind lie elsewhere, but the file does not say of how many heads they are.
+    """
     which = name.rsplit(".", 1)[-1]
     architecture = checkpoint.metadata.get("general.architecture")
     if architecture not in ROTATED or which not in ("attn_q", "attn_k"):
@@ -118,6 +122,6 @@ def _rows(checkpoint: Checkpoint, name: str, n: int) -> NDArray[np.int64] | None
     heads = checkpoint.metadata.get(f"{architecture}.attention.head_count")
     if which == "attn_k":
         heads = checkpoint.metadata.get(f"{architecture}.attention.head_count_kv", heads)
-    if not isinstance(heads, int) or heads < 1 or n % (2 * heads):
-        return None
+    if type(heads) is not int or heads < 1 or n % (2 * heads):
+        raise BadModel(f"'{name}': its {n} rows lie by heads, but the file says no number of them that fits")
     return np.arange(n).reshape(heads, n // heads // 2, 2).swapaxes(1, 2).reshape(-1)

@@ -19,13 +19,29 @@ from numpy.typing import NDArray
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.schemes._order import column_order
 from onnxq.checkpoints.schemes._words import stream
-from onnxq.checkpoints.stored import Layer, Stored, bias_of, group_of, integers, key, names_with, of_type, required
+from onnxq.checkpoints.stored import (
+    Layer,
+    Stored,
+    bias_of,
+    group_of,
+    integers,
+    key,
+    names_with,
+    of_type,
+    optional,
+    required,
+)
 from onnxq.errors import BadModel
 
 MAIN, PARTS = "qweight", ("qweight", "qzeros", "scales", "g_idx", "bias")
 BITS = (2, 3, 4, 5, 6, 7, 8)
-#: Layouts for particular kernels, which are made of the plain one when a model is loaded.
-OTHERS = ("marlin", "gptq_marlin", "bitblas", "qqq", "ipex")
+#: Others are laid out for particular kernels (marlin, bitblas), and made of these when a model is loaded.
+FORMATS = ("gptq", "gptq_v2")
+#: Whose weights are something else, by tensors of the same names or others.
+FOREIGN = {"aqlm", "bitnet", "bitsandbytes", "compressed-tensors", "eetq", "exl2", "exl3", "fp8"}
+FOREIGN |= {"higgs", "hqq", "quanto", "quip", "spqr", "torchao", "vptq"}
+#: Where a configuration says that layers differ.
+_BY_LAYER = ("dynamic", "extra_config", "modules_in_block_to_quantize")
 
 
 def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
@@ -47,9 +63,12 @@ def layers(checkpoint: Checkpoint) -> Iterator[Layer]:
 
 def _open(checkpoint: Checkpoint, name: str) -> Stored:
     source = key(name, MAIN)
-    said = str(checkpoint.config.get("checkpoint_format", "gptq")).lower()
-    if said in OTHERS:
-        raise BadModel(f"'{source}' is laid out for {said} kernels; save the checkpoint in the format gptq or gptq_v2")
+    said = str(checkpoint.config.get("checkpoint_format") or "gptq").lower()
+    if said not in FORMATS:
+        raise BadModel(f"'{source}' is laid out as {said:.40}; save the checkpoint in the format gptq or gptq_v2")
+    method = str(checkpoint.config.get("quant_method") or "gptq").lower()
+    if method in FOREIGN:
+        raise BadModel(f"'{source}' is a tensor of GPTQ, but the configuration says quant_method {method}")
     packed = of_type(source, checkpoint[source], np.int32, np.uint32)
     scales = required(checkpoint, name, MAIN, "scales")
     zeros = of_type(key(name, "qzeros"), required(checkpoint, name, MAIN, "qzeros"), np.int32, np.uint32)
@@ -103,9 +122,12 @@ def _bits(checkpoint: Checkpoint, name: str, n: int, columns: int) -> int:
 def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDArray[np.int64] | None, int]:
     """(which input each column belongs to, inputs of a group); no order where they lie as they are."""
     where, said = key(name, "g_idx"), checkpoint.config.get("group_size")
-    index = checkpoint.get(where)
-    size = said if isinstance(said, int) and said > 0 and -(-k // said) == groups else None
-    if not isinstance(index, np.ndarray) or not index.size:
+    index = optional(checkpoint, name, "g_idx")
+    said = said if type(said) is int and said > 0 else None
+    size = said if said and -(-k // said) == groups else None
+    if said and not size and not any(checkpoint.config.get(word) for word in _BY_LAYER):
+        raise BadModel(f"'{key(name, MAIN)}': {k} inputs in {groups} groups are none of {said}, the group_size told")
+    if index is None or not index.size:
         return None, group_of(key(name, MAIN), k, groups, size)
     if index.shape != (k,):
         raise BadModel(f"'{where}' is not one group for each of {k} inputs")

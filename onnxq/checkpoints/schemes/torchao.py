@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxq.checkpoints.checkpoint import Checkpoint
 from onnxq.checkpoints.schemes import _scaled
-from onnxq.checkpoints.stored import Layer, Stored, bias_of, key, names_with, required
+from onnxq.checkpoints.stored import Layer, Stored, bias_of, key, names_with, optional, require_alone, required
 from onnxq.errors import BadModel
 from onnxq.files import limits
 
@@ -40,12 +40,14 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
         raise BadModel(f"'{source}' is of shape {list(codes.shape)}, not a matrix")
     if key(name, "_weight_act_pre_scale") in checkpoint:
         raise BadModel(f"'{source}' wants its inputs scaled (act_pre_scale), which onnxq does not read")
+    require_alone(checkpoint, name, QDATA, "_weight_per_tensor_scale")
     bias = bias_of(checkpoint, name)
     if kind in FLOATS and codes.dtype.kind == "V":
+        require_alone(checkpoint, name, QDATA, ZERO)
         return _scaled.float8(source, lambda: checkpoint[source], lambda: checkpoint[where], block, bias=bias)
     if codes.dtype != np.int8:
         raise BadModel(f"'{source}' is of type {codes.dtype}, which is none of torchao's {kind}")
-    zeros = (lambda: checkpoint[zero]) if zero in checkpoint else None
+    zeros = None if optional(checkpoint, name, ZERO) is None else lambda: checkpoint[zero]
     return _scaled.bytes_(
         source, lambda: checkpoint[source], lambda: checkpoint[where], zeros, bits, block[1], bias=bias
     )
