@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import functools
 import hashlib
@@ -15,7 +16,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +26,8 @@ from onnxq.progress import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: What files hold.
+_ATOMS = (int, float, str)
 #: Sequences that do not run anybody's code.
 _PLAIN = (list, tuple, range, bytes, bytearray, memoryview)
 #: Bytes of address space with which nothing works: the modules of one command take more.
@@ -113,18 +116,43 @@ def _heard(progress: Any) -> Any:
     return _Heard(progress) if isinstance(progress, Progress) and not is_ours else progress
 
 
-def require_types(declared: Any, given: Mapping[str, object]) -> None:
-    """Refuse what is given to a function, or for a class's fields, if it is of another type than was declared.
+def require_types(declared: Any, given: MutableMapping[str, Any]) -> None:
+    """Refuse what is given to a function, or for a class's fields, if it is of another type than was declared; numbers
+    and texts of other classes, as numpy's, become plain ones.
 
     Raises:
         BadRecipe: the first that is.
     """
     hints = _hints(declared)
     for name, value in given.items():
-        if name in hints and not _fits(value, hints[name]):
+        if name in hints and not _fits(value := _plain(value, hints[name]), hints[name]):
             wanted = getattr(declared, "__annotations__", {}).get(name)
             found = "None" if value is None else f"of type {type(value).__name__}"
             raise BadRecipe(f"{declared.__name__}(): '{name}' is {found}; it takes {wanted}")
+        given[name] = value
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    """The same as a number or a text of Python's own, where such is declared: others cannot be written to files."""
+    kinds = [hint, *typing.get_args(hint)]
+    if isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value) if str in kinds else value
+    if bool in kinds and (type(value).__module__, type(value).__name__.rstrip("_")) == ("numpy", "bool"):
+        return bool(value)
+    if type(value) in (list, tuple):
+        of_many = [each for each in kinds if typing.get_origin(each) in (list, tuple, Sequence)]
+        inner = [typing.get_args(each)[0] for each in of_many if typing.get_args(each)]
+        return type(value)(_plain(each, inner[0]) for each in value) if inner and inner[0] in _ATOMS else value
+    with contextlib.suppress(Exception):  # of a class that is not Python's own: it does not fit, then
+        if type(value) in (bool, int, float):
+            return value
+        if isinstance(value, numbers.Integral) and int in kinds:
+            return int(value)
+        if isinstance(value, numbers.Real) and float in kinds:
+            return float(value)
+    return value
 
 
 @functools.cache
@@ -146,7 +174,7 @@ def _fits(value: object, hint: Any) -> bool:
         return type(value) in {type(word) for word in inner}  # which words there are is said where they are used
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
-    if origin in (list, Sequence) and inner[0] in (int, float, str) and isinstance(value, _PLAIN):
+    if origin in (list, Sequence) and inner[0] in _ATOMS and isinstance(value, _PLAIN):
         if not isinstance(value, (list, tuple)):
             return isinstance(value, range) and inner[0] is not str
         return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)

@@ -25,7 +25,7 @@ from onnxq.checking.verdict import judged, require_gain
 from onnxq.drafts.budgeted import BudgetDrafts, asked, candidates_of, progress_of, scored
 from onnxq.drafts.opening import calibrated, destination_of, following, opened, remembering, with_balance, with_evidence
 from onnxq.drafts.tuned import Drafts
-from onnxq.errors import BadModel, NothingToDo, amount, one_line
+from onnxq.errors import BadModel, BadRecipe, NothingToDo, amount, one_line
 from onnxq.files import mirror
 from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
@@ -136,6 +136,8 @@ def quantize(  # noqa: PLR0913 - the door for users: their keywords, with the de
     Raises:
         OnnxqError: one of its kinds (`errors.py`); no file is left behind then.
     """
+    if held_back < 1:
+        raise BadRecipe(f"held_back={held_back}: at least one sample is held back, to judge by")
     environment = Environment(threads, progress, Guard(force) if guard is None else guard, shard_size)
     here, there, data = mirror.read_and_written(model, output, data)
     request = Request(

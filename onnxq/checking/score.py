@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
 from onnxq.errors import BadRecipe, CheckFailed
+from onnxq.files.data_files import own_data
 from onnxq.runtime.library import session
 from onnxq.runtime.own_functions import call, import_function, shown
 
@@ -104,7 +106,10 @@ class Metric:
     def _measure(self, path: Path) -> float:
         what, wants_session = f"--evaluate {self._name}", self._wants_session()
         gets = "a session" if wants_session else "the path of a model"
+        before = _stamps(path)
         found = call(self._function, what, [gets], [session(path) if wants_session else str(path)], BadRecipe)
+        if _stamps(path) != before:
+            raise BadRecipe(f"{what} changed '{path}', the file that it was to score: let it work on a copy")
         number = _finite(found)
         if number is None:
             raise BadRecipe(f"{what} gave {shown(found)} for '{path}', not a finite number")
@@ -115,6 +120,12 @@ class Metric:
             return next(iter(inspect.signature(self._function).parameters), "") == "session"
         except (TypeError, ValueError):  # one of C, which does not say what it takes
             return False
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int, int]]:
+    """What tells the files of a model from what they become when somebody writes to them."""
+    found = [(file, os.stat(file)) for file in (path, *own_data(path)) if file.exists()]
+    return [(str(file), seen.st_ino, seen.st_size, seen.st_mtime_ns) for file, seen in found]
 
 
 def _imported(word: str) -> Evaluate:

@@ -23,7 +23,7 @@ from onnxq.analysis import granularities
 from onnxq.checkpoints import own_file
 from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
 from onnxq.checkpoints.own_file import KEY, TABLE, TYPES
-from onnxq.checkpoints.shards import Claimed, Shards, move_all
+from onnxq.checkpoints.shards import Claimed, Shards, move_all, require_one_form
 from onnxq.checkpoints.tensors import FOREIGN, Safetensors, bits_of, open_checkpoint, safetensors_type
 from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
 from onnxq.files import array_limits, limits, staging
@@ -316,6 +316,7 @@ def _write_parts(
         return shards
 
     if most is None:
+        require_one_form(output, is_one=True)
         with staging.whole(output, replace=replace) as staged:
             filled(staged.parent).close(output.stem)[0].rename(staged)
         return [output]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.checkpoints.tensors import safetensors_type
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, BadOutput
 from onnxq.files import limits, staging
 
 SUFFIX, INDEX = ".safetensors", ".safetensors.index.json"
@@ -132,11 +132,24 @@ def move_all(staged: Sequence[Path], output: Path, *, replace: bool, claim: Call
         claim: of each of several: raises if it must not be written.
 
     Raises:
-        BadOutput: one is there and `replace` is off, or must not be written.
+        BadOutput: one is there and `replace` is off, or must not be written; or see `require_one_form`.
     """
     targets = [output] if len(staged) == 1 else [output.with_name(path.name) for path in staged]
+    require_one_form(output, is_one=len(targets) == 1)
     if len(targets) > 1:
         for target in targets:
             claim(target)
     staging.move_set(list(zip(staged, targets, strict=True)), replace=replace)
     return targets
+
+
+def require_one_form(output: Path, *, is_one: bool) -> None:
+    """Refuse to leave an older checkpoint of the same name beside a new one, as one file beside several: what loads
+    them takes either.
+
+    Raises:
+        BadOutput: there is one.
+    """
+    other = output.with_name(f"{output.stem}{INDEX}") if is_one else output
+    if output.suffix == SUFFIX and other.exists():
+        raise BadOutput(f"'{other}' would stay beside it, and be loaded in its place: remove it, or give another -o")

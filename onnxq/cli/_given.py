@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from onnxq import formats
+from onnxq.boundary import warn
 from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
 from onnxq.cli._options import WRITTEN
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, UnusedOption
 from onnxq.files.guard import Guard
+from onnxq.plan import Plan, load_plan
 from onnxq.recipe import KEEP, Recipe, Rule, load_recipe, parse_set
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.samples.reading import Reading, reading_of
@@ -25,8 +28,13 @@ WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", 
 WORDS |= {"formats", "logits", "metric", "labels", "ignore", "cluster", "learn", "loss", "device"}
 
 
-def guard_of(options: dict[str, Any]) -> Guard:
-    """What knows every file that the command line names, and has checked its report."""
+def guard_of(options: dict[str, Any], *, seeds_weights: bool = False) -> Guard:
+    """What knows every file that the command line names, and has checked its report; options that have no effect
+    without data are told.
+
+    Args:
+        seeds_weights: `--seed` has one.
+    """
     guard = Guard(bool(options.get("force")))
     context = click.get_current_context()
     for option in context.command.params:
@@ -35,7 +43,33 @@ def guard_of(options: dict[str, Any]) -> Guard:
             guard.reads(*(word for each in (value if isinstance(value, tuple) else (value,)) for word in _paths(each)))
     if options.get("report"):
         guard.writes(options["report"], "--report")
+    if "data" in options and not options["data"]:
+        tell_moot(_OF_DATA - {"seed"} if seeds_weights else _OF_DATA, "no --data is given")
     return guard
+
+
+def given(names: Container[str]) -> Iterator[str]:
+    """Of options of the command by their parameters' names, as the command line spells them, those that stand there."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is click.core.ParameterSource.COMMANDLINE and option.name in names:
+            yield option.opts[0]
+
+
+def tell_moot(names: Container[str], why: str) -> None:
+    """A sentence for each of these options that was given."""
+    for option in given(names):
+        warn(f"{option} changes nothing: {why}", UnusedOption)
+
+
+def plan_of(options: dict[str, Any], recipe: Recipe) -> Plan | None:
+    """The plan of `--plan`; what is given beside it and has no effect is told."""
+    if not options["plan_file"]:
+        return None
+    plan, why = load_plan(options["plan_file"]), "the plan says what becomes of each node"
+    tell_moot(_OF_A_PLAN if recipe.scheme == plan.scheme else _OF_A_PLAN | {"scheme", "weights"}, why)
+    return plan
 
 
 def _paths(value: object) -> list[str | Path]:
@@ -90,6 +124,10 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
     return new_profile(options["threads"])
 
 
+#: Options that say which samples are used and what running the model on them may take.
+_OF_DATA = {"limit", "seed", "jobs", "max_memory", "checkpoint_every", "labels", "balance"}
+#: Options that a plan answers, but for its scheme.
+_OF_A_PLAN = {"keep", "sets", "granularity", "symmetric", "block_size", "prefer", "keep_slow"}
 #: Options that may stand beside `--like`: none that the old model answers.
 _BESIDE_LIKE = {
     *("model", "like", "output", "force", "threads", "as_json", "report", "html", "trace", "ranges", "evidence"),
@@ -103,11 +141,9 @@ def refuse_options_beside_like() -> None:
     Raises:
         BadRecipe: something was asked for that `--like` says already.
     """
-    context = click.get_current_context()
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if source is click.core.ParameterSource.COMMANDLINE and option.name not in _BESIDE_LIKE:
-            raise BadRecipe(f"{option.opts[0]} cannot go with --like, which takes it from the old model; leave it out")
+    every = {option.name or "" for option in click.get_current_context().command.params}
+    for option in given(every - _BESIDE_LIKE):
+        raise BadRecipe(f"{option} cannot go with --like, which takes it from the old model; leave it out")
 
 
 def preprocessing_of(options: dict[str, Any]) -> Reading:

@@ -12,8 +12,9 @@ import click
 from onnxq.cli._commands import WORDS
 from onnxq.cli._given import guard_of
 from onnxq.cli._options import FORCE_OPTION, MODEL, options
+from onnxq.errors import BadOutput
 from onnxq.files import storage
-from onnxq.files.guard import Guard
+from onnxq.files.guard import Guard, is_same
 from onnxq.runtime.profile import MachineProfile
 
 HTML_OPTION = click.option(
@@ -29,7 +30,9 @@ HTML_OPTIONS = options(HTML_OPTION, FORCE_OPTION)
 
 def announced(guard: Guard, files: Sequence[Path], option: str = "--html") -> None:
     """Tell the guard of the files that will be written; a page that cannot be made is told before anything is done."""
-    for path in files:
+    for number, path in enumerate(files):
+        if any(is_same(path, other) for other in files[:number]):
+            raise BadOutput(f"'{path}' is what {option} writes already; choose another name with {option}")
         guard.writes(path, option)
     if any(path.suffix.lower() != ".json" for path in files):
         from onnxq.report import page

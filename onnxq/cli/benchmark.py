@@ -14,7 +14,7 @@ from onnxq.analysis.benchmarks.plot import save_plot
 from onnxq.analysis.synthetic import MAKERS
 from onnxq.checkpoints.encode_arrays import float_arrays, holds_arrays
 from onnxq.cli._console import Bars, console
-from onnxq.cli._given import guard_of, preprocessing_of
+from onnxq.cli._given import guard_of, preprocessing_of, tell_moot
 from onnxq.cli._options import DATA_OPTIONS, FORCE_OPTION, FORM_OPTIONS, MODEL
 from onnxq.errors import BadRecipe, one_line
 
@@ -51,7 +51,9 @@ def benchmark(model: Path | None, **options: Any) -> None:
     Retention is the share of float's decisions (the largest output) that stay as they are. --seed is that of the
     synthetic weights, too.
     """
-    guard = guard_of(options)
+    if options["as_json"] and options["as_csv"]:
+        raise click.UsageError("choose one of --json and --csv")
+    guard = guard_of(options, seeds_weights=True)
     if options["plot"]:
         guard.writes(options["plot"], "--plot")
     with Bars(console(stderr=True)) as bars:
@@ -78,6 +80,7 @@ def _found(model: Path | None, options: dict[str, Any], bars: Bars) -> tuple[Ben
     if model is not None and holds_arrays(model):
         if options["data"]:
             raise BadRecipe(f"{model} holds arrays, which no data run through: leave out --data")
+        tell_moot({"preprocess", "tokenizer", "lengths"}, "no data run through arrays")
         return benchmark_arrays(float_arrays(model), words, wanted, seed=seed or 0, progress=bars), None
     found = run_benchmark(
         model,

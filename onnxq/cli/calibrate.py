@@ -14,7 +14,7 @@ from onnxq.calibration.gather_evidence import of_all_layers
 from onnxq.calibration.observations import Observations, load_with_method, merge, to_json
 from onnxq.calibration.shards import calibration_samples
 from onnxq.cli._console import Bars, console, say
-from onnxq.cli._given import effort_of, guard_of, recipe_of, sampling_of
+from onnxq.cli._given import effort_of, guard_of, recipe_of, sampling_of, tell_moot
 from onnxq.cli._options import CALIBRATION_OPTION, DATA_OPTIONS, EFFORT_OPTIONS, FORCE_OPTION, MODEL, PLAN_OPTIONS
 from onnxq.cli._types import Shard
 from onnxq.errors import BadData, BadRecipe, NothingToDo, amount, one_line
@@ -24,6 +24,9 @@ from onnxq.job import Environment, Job, open_job
 from onnxq.planning.scales import values_to_observe
 from onnxq.summaries.evidence_parts import merge as merge_parts
 from onnxq.summaries.ranges import Ranges
+
+#: Options that merging goes by.
+_OF_A_MERGE = {"output", "evidence", "force", "is_merge", "recipe", "calibration", "percentile", "momentum", "bins"}
 
 
 @click.command(short_help="Find activation ranges, or what else data say, on sample data.")
@@ -60,6 +63,7 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
         raise BadRecipe("name what to write: ranges of activations by -o, or evidence of layers by --evidence")
     guard.writes(*((output, "-o") if evidence is None else (evidence, "--evidence")))
     if options["is_merge"]:
+        tell_moot(options.keys() - _OF_A_MERGE, "files of shards are merged as they are")
         if evidence is not None:
             _merge_evidence(files, evidence, guard)
             return

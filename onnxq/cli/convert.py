@@ -16,7 +16,7 @@ from onnxq.checkpoints.encode_arrays import SUFFIXES
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._given import guard_of
+from onnxq.cli._given import guard_of, tell_moot
 from onnxq.cli._options import ACCURACY_LEVEL_OPTION, FORCE_OPTION, MODEL, SHARD_OPTION, THREADS_OPTION
 from onnxq.conversion.convert import convert as make
 from onnxq.conversion.export_folder import KINDS, export_folder
@@ -61,6 +61,7 @@ def convert(model: Path, **options: Any) -> None:
         _to_ort(model, options)
         return
     if f".{options['to']}" in SUFFIXES or options["to"] in KINDS:
+        tell_moot({"accuracy_level", "threads", "no_check"}, "weights are written without the graph")
         _export(model, options)
         return
     with Bars(console(stderr=True)) as bars:

@@ -16,10 +16,13 @@ from onnxq.bundles.stored import MOST
 from onnxq.cli import _bundles
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._given import guard_of, sampling_of
+from onnxq.cli._given import guard_of, sampling_of, tell_moot
 from onnxq.cli._options import FORCE_OPTION, MODEL, THREADS_OPTION, data_options
 from onnxq.errors import Exit
 from onnxq.job import Environment
+
+#: Options of the samples that a model is run on.
+_OF_SAMPLES = {"data", "limit", "seed", "preprocess", "tokenizer", "lengths", "reference"}
 
 
 @click.command(short_help="Put a model, its library and what was measured into a folder.")
@@ -45,6 +48,8 @@ def export(model: Path, **options: Any) -> None:
     There 'onnxq verify' measures it again, and so does run.py without onnxq.
     """
     refuse_folders(model)
+    if options["no_check"]:
+        tell_moot(_OF_SAMPLES, "nothing is run, so no samples are kept")
     with Bars(console(stderr=True)) as bars:
         done = make(
             model,

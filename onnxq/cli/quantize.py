@@ -15,6 +15,7 @@ from onnxq.cli._console import Bars, console, say
 from onnxq.cli._given import (
     effort_of,
     guard_of,
+    plan_of,
     preprocessing_of,
     profile_of,
     recipe_of,
@@ -39,7 +40,6 @@ from onnxq.cli._report import HTML_OPTION, announced, command_line, write_beside
 from onnxq.cli._types import Share
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
-from onnxq.plan import load_plan
 from onnxq.preference import PREFERENCES, SEARCHES
 from onnxq.recipe import AIM
 from onnxq.schemes import SCHEMES
@@ -160,7 +160,7 @@ def quantize(model: Path, **options: Any) -> None:
             ranges=options["ranges"],
             evidence=options["evidence"],
             effort=effort_of(options),
-            plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
+            plan=plan_of(options, recipe),
             profile=profile,
             like=options["like"],
             check=not options["no_check"],

@@ -10,7 +10,7 @@ import click
 from onnxq.cli import _tables, _written
 from onnxq.cli._console import Bars, console
 from onnxq.cli._folders import refuse_folders
-from onnxq.cli._given import effort_of, guard_of, preprocessing_of, recipe_of
+from onnxq.cli._given import effort_of, guard_of, plan_of, preprocessing_of, recipe_of
 from onnxq.cli._options import (
     CALIBRATION_OPTION,
     DATA_OPTIONS,
@@ -25,7 +25,6 @@ from onnxq.cli._options import (
 )
 from onnxq.cli._types import Real, Size
 from onnxq.errors import BadRecipe
-from onnxq.plan import load_plan
 from onnxq.training import require_torch
 from onnxq.training.settings import LEARNED, SCHEDULES, Settings
 
@@ -164,13 +163,13 @@ def train(model: Path, **options: Any) -> None:
 
     if not options["data"]:
         raise BadRecipe("training needs samples: give --data")
-    guard = guard_of(options)
+    guard, recipe = guard_of(options), recipe_of(options)
     settings = settings_of(options)
     with Bars(console(stderr=True)) as bars:
         result = run(
             model,
             options["output"],
-            recipe_of(options),
+            recipe,
             data=options["data"],
             settings=settings,
             guard=guard,
@@ -180,7 +179,7 @@ def train(model: Path, **options: Any) -> None:
             limit=options["limit"],
             seed=options["seed"],
             effort=effort_of(options),
-            plan=load_plan(options["plan_file"]) if options["plan_file"] else None,
+            plan=plan_of(options, recipe),
             check=not options["no_check"],
             threads=options["threads"],
             logits=options["logits"],

@@ -29,13 +29,15 @@ _moments = itertools.count()
 
 def remember(files: Iterable[str | Path], *, for_good: bool = False) -> None:
     """These files are read, though nobody named them: data of a model, what lies beside it, what a table names. No
-    command that is at work by now writes there.
+    command that is at work by now writes there. What it is about to write itself, and looks at, is none of them.
 
     Args:
         for_good: nor does any later one of this process, which reads them once: a library, modules of the user's.
     """
     moment = math.inf if for_good else next(_moments)
     for file in map(os.path.realpath, files):
+        if not for_good and any(part.startswith(staging.PREFIX) for part in Path(file).parts):
+            continue
         _read_at[file] = max(moment, _read_at.get(file, 0))
 
 
@@ -146,7 +148,7 @@ class Guard:
                 )
         for path, option in self._written.items():
             place = mirror.whereabouts(path)
-            if place.is_relative_to(there) or any(_is_same(each, folder) for each in (place, *place.parents)):
+            if place.is_relative_to(there) or any(is_same(each, folder) for each in (place, *place.parents)):
                 raise BadOutput(f"'{path}' lies where -o puts a folder; choose another name with {option}")
 
     def watch(self, path: str | Path | None, option: str) -> None:
@@ -200,7 +202,7 @@ class Guard:
         mirror.publish(output, tuple(data))
 
     def _require_unread(self, path: Path, option: str) -> None:
-        if self._was_read(path) or any(_is_same(path, source) or _holds(source, path) for source in self._read):
+        if self._was_read(path) or any(is_same(path, source) or _holds(source, path) for source in self._read):
             raise _is_read(path, option)
 
     def _require_apart(self, path: Path, option: str) -> None:
@@ -210,7 +212,7 @@ class Guard:
         """
         for known, other in self._written.items():
             pairs = ((a, b) for a, b in ((known, path), (path, known)) if a not in self._folders)
-            if other != option and (_is_same(known, path) or any(_is_above(*pair) for pair in pairs)):
+            if other != option and (is_same(known, path) or any(_is_above(*pair) for pair in pairs)):
                 raise BadOutput(f"'{path}' is what {other} writes; choose another name with {option}")
 
     def _was_read(self, path: Path) -> bool:
@@ -244,7 +246,7 @@ def _external_files(model: Path) -> list[Path]:
     return [path for name in locations(model) if os.path.isfile(path := model.parent / name)]
 
 
-def _is_same(a: Path, b: Path) -> bool:
+def is_same(a: Path, b: Path) -> bool:
     """Whether two paths are one file: by links, spelling, or letters that some file systems take for the same."""
     if os.path.exists(a) and os.path.exists(b):
         return os.path.samefile(a, b)

@@ -35,7 +35,7 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
             faults.point("publish.sync")
             staging.sync(file)
         with staging.alone_in(output.parent) as alone:
-            old = [file for file in data_files.own_data(output) if not any(file.samefile(path) for path in kept)]
+            old = [file for file in data_files.own_data(output) if not any(_is_same(file, path) for path in kept)]
             if new or old:
                 faults.point("publish.journal")
                 ours = [file for file in new if not output.with_name(file.name).exists()]
@@ -59,9 +59,17 @@ def _require_free(staged: Path, target: Path, kept: Iterable[Path], *, replace: 
     else's."""
     if not os.path.lexists(target) or _is_there(staged, target):
         return
-    if not replace or any(target.exists() and target.samefile(path) for path in kept):
+    if not replace or any(_is_same(target, path) for path in kept):
         advice = "remove it, or choose another name with -o"
         raise BadOutput(f"'{target}', which is to hold the model's data, exists with other bytes in it; {advice}")
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    """Whether both are there, and one file."""
+    try:
+        return a.samefile(b)
+    except OSError:  # one has gone since it was read
+        return False
 
 
 def _is_there(staged: Path, target: Path) -> bool:

@@ -53,10 +53,13 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
         raise BadOutput(f"the folder '{output.parent}' does not exist")
     if not os.access(real.parent, os.W_OK):
         raise BadOutput(f"the folder '{output.parent}' cannot be written to; choose another place")
+    is_here = False
     in_store = mirror.replaced(output, report)
     if in_store is None or output.is_symlink() or (output.exists() and not output.is_dir()):
         raise BadOutput(f"'{output}' is not a folder; choose another name with -o")
-    if Path.cwd().is_relative_to(real):
+    with contextlib.suppress(FileNotFoundError):  # of a working folder that was removed
+        is_here = Path.cwd().is_relative_to(real)
+    if is_here:
         raise BadOutput(f"'{output}' is the folder you are in; choose another name with -o")
     with staging.as_sentences(output):
         seen = _seen(output)

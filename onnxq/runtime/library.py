@@ -80,6 +80,7 @@ def session(
     source = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(source, str):
         limits.require_text_name(source)
+        limits.require_file(source)
     try:
         return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong_rules(source))
     except Exception as error:  # onnxruntime's exceptions share no base class

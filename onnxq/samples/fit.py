@@ -153,7 +153,10 @@ _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
     """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
     if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
-        raise BadData(f"{what} has type {_name(x.dtype)}, the model expects {_name(dtype)}")
+        found = (
+            "objects" if x.dtype.kind == "O" and not all(isinstance(word, str) for word in x.flat) else _name(x.dtype)
+        )
+        raise BadData(f"{what} has type {found}, the model expects {_name(dtype)}")
     if x.dtype == dtype:
         return x
     with np.errstate(over="ignore"):

@@ -251,7 +251,7 @@ def _from_python(
     name: str = "the given samples",
 ) -> Data:
     """The samples of a function, called anew for each pass over the data, or of anything that can be listed."""
-    if not callable(source) and not isinstance(source, Iterable):
+    if not callable(source) and (not isinstance(source, Iterable) or isinstance(source, (bytes, bytearray))):
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
         )

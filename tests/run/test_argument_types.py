@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import onnxq
 from onnxq import algorithms, collectors, formats, targets
 from onnxq.boundary import bounded
 from onnxq.checkpoints import tensors
-from onnxq.errors import BadData, BadRecipe
+from onnxq.errors import BadData, BadModel, BadRecipe
 
 pytestmark = pytest.mark.usefixtures("quick")
 FEEDS = [{"x": np.ones((1, 64), np.float32)}] * 9
@@ -53,6 +54,10 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "folder": (lambda: onnxq.quantize_folder(None), "'folder' is None"),
     "recipe of a folder": (lambda: onnxq.quantize_folder("in", "out", 3), "'recipe' is of type int"),
     "word of a folder": (lambda: onnxq.quantize_folder("in", "out", "w8a16", nonsense=1), "argument 'nonsense'"),
+    "held back": (lambda: quantize(held_back=-1), "held_back=-1: at least one sample"),
+    "data as bytes": (lambda: quantize(data=b"data.npz"), "is of type bytes, neither a list of dicts"),
+    "arrays of objects": (lambda: quantize(data=[{"x": np.full((4, 64), None)}]), "has type objects, the model"),
+    "folder of a session": (lambda: onnxq.session("in"), "'in' is not a file"),
     "plan file": (lambda: onnxq.load_plan(None), "'path' is None"),
     "recipe file": (lambda: onnxq.load_recipe(3), "'path' is of type int"),
     "scheme": (lambda: onnxq.Recipe(3), "Recipe\\(\\): 'scheme' is of type int"),
@@ -89,7 +94,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_type_is_named(name: str, tmp_path: Path) -> None:
     call, says = CASES[name]
-    with pytest.raises((BadRecipe, BadData), match=says):
+    with pytest.raises((BadRecipe, BadData, BadModel), match=says):
         call()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model.onnx"]
 
@@ -109,3 +114,19 @@ def test_mistakes_inside_are_still_ours() -> None:
 
     with pytest.raises(onnxq.Bug, match="TypeError"):
         wrong("a")
+
+
+class Word(str):
+    """A text of somebody else's."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("mine")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    recipe = onnxq.Recipe("w4a16", block_size=np.int64(64), symmetric=np.bool_(True), min_sqnr=np.float32(3))  # type: ignore[arg-type]
+    assert (type(recipe.block_size), type(recipe.symmetric), type(recipe.min_sqnr)) == (int, bool, float)
+    options = {"force": True, "threads": np.int64(1), "held_back": np.int64(3), "shard_size": np.int64(1000)}
+    done = onnxq.quantize(Word("model.onnx"), "out.onnx", recipe, data=FEEDS, **options)  # type: ignore[arg-type]
+    assert json.loads(done.to_json())["scheme"] == "w4a16"
+    assert json.loads(json.dumps(onnxq.check("model.onnx", "out.onnx", threads=np.int64(1)).to_dict()))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -212,3 +213,16 @@ def test_the_search_ends_near_the_lowest_aim_that_passes(needed: float, first: f
 def test_errors_are_ours(model: Path) -> None:
     with pytest.raises(OnnxqError, match=r"--evaluate 'no_such_module:f' failed with ModuleNotFoundError"):
         made(model, evaluate="no_such_module:f")
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"xx"), os.remove, os.utime])
+def test_a_function_that_changes_what_it_scores_is_refused(model: Path, change: Any) -> None:
+    def changing(path: str) -> float:
+        change(Path(path))
+        return 1.0
+
+    before = model.read_bytes()
+    score = lambda path: 1.0 if path == str(model) else changing(path)  # noqa: E731
+    with pytest.raises(BadRecipe, match="the file that it was to score: let it work on a copy"):
+        quantize(model, model.with_name("out.onnx"), "w4a16", evaluate=score)
+    assert model.read_bytes() == before and not model.with_name("out.onnx").exists()

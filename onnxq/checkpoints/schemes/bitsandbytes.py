@@ -145,7 +145,7 @@ def _nested(checkpoint: Checkpoint, name: str, said: dict[str, Any], absmax: NDA
     block, offset = said.get("nested_blocksize", 256), said.get("nested_offset")
     if table.shape != (256,) or not np.allclose(table, dynamic_map(), atol=1e-6):
         raise BadModel(f"'{levels}' is not the map of numbers that bitsandbytes quantizes scales by")
-    if type(offset) not in (int, float) or not abs(offset) <= 1e30:
+    if not isinstance(offset, (int, float)) or not abs(offset) <= 1e30:
         raise BadModel(f"'{key(name, STATE)}…' says no 'nested_offset'")
     try:
         return NestedScales(np.array(absmax).reshape(-1), factors, np.float32(offset), block)

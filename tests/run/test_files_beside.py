@@ -1,0 +1,73 @@
+"""Files of others beside what is written, and several writers: what only looks like ours stays, nothing is mixed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from click.testing import CliRunner
+
+import onnxq
+from onnxq.cli import main
+
+
+def saved(folder: Path) -> Path:
+    return tiny.save(tiny.model("g (float[1, 64] x) => (y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), folder)
+
+
+def test_what_only_looks_like_progress_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path)
+    np.savez("d.npz", x=tiny.normal(8, 1, 64))
+    words = ["quantize", "model.onnx", "-s", "w8a8", "--data", "d.npz", "--ranges", "r.ranges", "--no-check", "-f"]
+    words += ["-o", "q.onnx"]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    theirs = {"r.ranges.partial": '{"key": "AKIA", "note": "mine"}', "r.ranges.partial.7of9": '{"key": "x"}'}
+    theirs["r.ranges.partial.1of2"] = ""
+    for name, text in theirs.items():
+        Path(name).write_text(text)
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert {name: Path(name).read_text() for name in theirs} == theirs
+
+
+def test_several_quantizations_at_once(tmp_path: Path) -> None:
+    """Each reads what it stages, and forgets nothing of the others."""
+    model = saved(tmp_path)
+
+    def made(number: int) -> str:
+        scheme = ("w4a16", "w8a16", "nf4", "fp4")[number % 4]
+        onnxq.quantize(model, tmp_path / f"{number % 8}.onnx", scheme, force=True, shard_size=1000)
+        return scheme
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len([*pool.map(made, range(24))]) == 24
+
+
+def test_the_log_of_faults_adds_to_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = saved(tmp_path)
+    before = model.read_bytes()
+    monkeypatch.setenv("ONNXQ_FAULT_LOG", str(model))
+    monkeypatch.setenv("ONNXQ_FAULT", "x y z")
+    onnxq.quantize(model, tmp_path / "q.onnx", "w4a16", check=False)
+    assert model.read_bytes() == before
+
+
+def test_one_checkpoint_is_not_left_beside_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "g (float[1, 64] x) => (y) { h = MatMul(x, w) y = MatMul(h, v) }"
+    tiny.save(tiny.model(text, {"w": tiny.normal(64, 64), "v": tiny.normal(64, 64, seed=1)}), tmp_path)
+    onnxq.quantize("model.onnx", "q.onnx", "w4a16", check=False)
+    single = ["convert", "q.onnx", "--to", "safetensors", "-o", "m.safetensors", "-f"]
+    several = [*single, "--shard-size", "1kB"]
+    orders = ((single, several, "m.safetensors"), (several, single, "m.safetensors.index.json"))
+    for first, second, other in orders:
+        assert CliRunner().invoke(main, first).exit_code == 0
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        done = CliRunner().invoke(main, second)
+        assert done.exit_code == 1 and f"'{other}' would stay beside it" in done.stderr, done.stderr
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+        for path in tmp_path.glob("m.*"):
+            path.unlink()
