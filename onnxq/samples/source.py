@@ -251,7 +251,7 @@ def _from_python(
     name: str = "the given samples",
 ) -> Data:
     """The samples of a function, called anew for each pass over the data, or of anything that can be listed."""
-    if not callable(source) and (not isinstance(source, Iterable) or isinstance(source, (bytes, bytearray))):
+    if not callable(source) and (not isinstance(source, Iterable) or _is_raw(source)):
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
         )
@@ -285,6 +285,11 @@ def _from_python(
             yield functools.partial(dict, sample)
 
     return _checked(name, samples_of, inputs)
+
+
+def _is_raw(source: object) -> bool:
+    """Whether something is bytes, of which a list would be numbers."""
+    return isinstance(source, (bytes, bytearray))
 
 
 def _kept(sample: object) -> object:
