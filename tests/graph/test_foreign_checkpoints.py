@@ -187,7 +187,7 @@ def test_what_scales_and_settings_may_not_be(tmp_path: Path) -> None:
     assert "groups of unlike sizes" in broken(gptq | {"layer.g_idx": index}, {"group_size": 32})
     assert "names groups without scales" in broken(gptq | {"layer.g_idx": index + 9}, {"group_size": 32})
     assert "do not fit each other" in broken(gptq | {"layer.qweight": np.zeros((8, 8), np.int32)})
-    assert "laid out for marlin kernels" in broken(gptq, {"checkpoint_format": "marlin"})
+    assert "laid out as marlin; save" in broken(gptq, {"checkpoint_format": "marlin"})
     assert "version gemv" in broken(parts_of("awq", tmp_path)[0], {"quant_method": "awq", "version": "gemv"})
     bnb, _ = parts_of("bitsandbytes_nf4", tmp_path)
     key = "layer.weight.quant_state.bitsandbytes__nf4"

@@ -265,7 +265,7 @@ def test_what_is_read_in_a_store_is_not_in_the_output(output: str, store: Any) -
     """Nor does the output lie in it, as here."""
     content = Path("model.onnx").read_bytes()
     store.pipe_file("/net/model.onnx", content)
-    words = ["export", "model.onnx", "--reference", "memory://net/model.onnx", "--no-check", "-o", output, "--force"]
+    words = ["export", "model.onnx", "--reference", "memory://net/model.onnx", "-o", output, "--force"]
     assert "one contains the other; choose another folder with -o" in run(*words, code=1).stderr
     assert store.cat_file("/net/model.onnx") == content and names(store, "/net") == ["model.onnx"]
 
