@@ -15,10 +15,11 @@ from onnxq.calibration import pick_method
 from onnxq.calibration.find_ranges import Effort
 from onnxq.calibration.resume import EVERY
 from onnxq.cli._options import WRITTEN
-from onnxq.errors import BadRecipe, UnusedOption
+from onnxq.errors import BadRecipe, UnusedOption, amount
 from onnxq.files.guard import Guard
 from onnxq.plan import Plan, load_plan
 from onnxq.recipe import KEEP, Recipe, Rule, load_recipe, parse_set
+from onnxq.runtime import native
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.samples.reading import Reading, reading_of
 from onnxq.samples.sampling import Sampling
@@ -43,6 +44,9 @@ def guard_of(options: dict[str, Any], *, seeds_weights: bool = False) -> Guard:
             guard.reads(*(word for each in (value if isinstance(value, tuple) else (value,)) for word in _paths(each)))
     if options.get("report"):
         guard.writes(options["report"], "--report")
+    threads = options.get("threads") or 0
+    if threads > MOST_THREADS_PER_CORE * (cores := native.cores()):
+        warn(f"{threads} threads on {amount(cores, 'core')} wait for each other: runs take many times as long")
     if "data" in options and not options["data"]:
         tell_moot(_OF_DATA - {"seed"} if seeds_weights else _OF_DATA, "no --data is given")
     return guard
@@ -124,6 +128,8 @@ def profile_of(options: dict[str, Any], guard: Guard) -> MachineProfile:
     return new_profile(options["threads"])
 
 
+#: With more of them, onnxruntime's threads mostly wait.
+MOST_THREADS_PER_CORE = 8
 #: Options that say which samples are used and what running the model on them may take.
 _OF_DATA = {"limit", "seed", "jobs", "max_memory", "checkpoint_every", "labels", "balance"}
 #: Options that a plan answers, but for its scheme.

@@ -33,6 +33,7 @@ CASES = {
         "without the graph",
         ["--accuracy-level", "--threads"],
     ),
+    "export model.onnx -o t --no-check --threads 900": ("wait for each other", ["900"]),
     "benchmark d.npz -w int4 --limit 3 --length 4 --seed 1": (NO_DATA, ["--limit"]),
 }
 
