@@ -116,6 +116,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "gptq of a version to come": ({"tensors": GPTQ, "config": {"checkpoint_format": "gptq_v9"}}, "laid out as gptq_v9"),
     "gptq of another method": ({"tensors": GPTQ, "config": {"quant_method": "vptq"}}, "says quant_method vptq"),
     "gptq in other groups": ({"tensors": GPTQ, "config": {"group_size": 16, "bits": 4}}, "none of 16, the group_size"),
+    "gptq without its order": ({"tensors": GPTQ, "config": {"desc_act": True, "bits": 4}}, "speaks of (desc_act)"),
     "bytes for a GPU": (
         {"tensors": {"a.weight": ONES, "a.SCB": np.ones(N, np.float32), "a.weight_format": np.full(1, np.nan)}}, GPU
     ),

@@ -30,6 +30,7 @@ from onnxq.checkpoints.stored import (
     of_type,
     optional,
     real,
+    require_alone,
     required,
 )
 from onnxq.errors import BadModel
@@ -90,6 +91,10 @@ def _four(checkpoint: Checkpoint, name: str, word: str) -> Stored:
     if not np.allclose(levels, flat.levels, atol=1e-6):
         raise BadModel(f"'{key(name, 'weight.quant_map')}' holds other numbers than those of {word}")
     nested = _nested(checkpoint, name, said, absmax) if absmax.dtype == np.uint8 else None
+    if nested is None:
+        require_alone(checkpoint, name, "weight.absmax", "weight.nested_absmax", "weight.nested_quant_map")
+    if said.get("quant_type", word) != word:
+        raise BadModel(f"'{state}' says that it describes {said['quant_type']!s:.40}")
     by_rows = k % block == 0 or block >= k == n * k
     format, granularity = flat, Granularity(1, block)
     if nested is not None and by_rows:

@@ -51,6 +51,8 @@ PACKED, WEIGHT, SCALE, INVERSE = "weight_packed", "weight", "weight_scale", "wei
 GLOBAL, FACTOR = "weight_global_scale", "weight_scale_2"
 ZERO, INDEX = "weight_zero_point", "weight_g_idx"
 PARTS = (PACKED, WEIGHT, SCALE, INVERSE, GLOBAL, FACTOR, ZERO, "weight_shape", INDEX, "bias")
+#: Orders of columns that are in the file, and not those of the weight.
+BY_GROUP = ("group", "dynamic")
 #: Of activations, which are not ours.
 OTHERS = ("input_scale", "input_zero_point", "input_global_scale")
 
@@ -124,6 +126,12 @@ def _packed(checkpoint: Checkpoint, name: str, source: str, bias: tuple[str, NDA
     groups, index = scales.shape[1], optional(checkpoint, name, INDEX)
     group = group_of(source, k, groups, _group(checkpoint, k, scales))
     order = None
+    if (
+        index is None
+        and groups > 1
+        and any(str(weights.get("actorder")).lower() in BY_GROUP for weights in _said(checkpoint))
+    ):
+        raise BadModel(f"'{source}' has no {key(name, INDEX)}, the order that the configuration speaks of (actorder)")
     if index is not None and not (index < 0).all():
         order = column_order(key(name, INDEX), index, k, groups, group)
     unpack = stream if is_dense else spaced

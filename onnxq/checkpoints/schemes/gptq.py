@@ -127,6 +127,8 @@ def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDAr
     size = said if said and -(-k // said) == groups else None
     if said and not size and not any(checkpoint.config.get(word) for word in _BY_LAYER):
         raise BadModel(f"'{key(name, MAIN)}': {k} inputs in {groups} groups are none of {said}, the group_size told")
+    if (index is None or not index.size) and checkpoint.config.get("desc_act") is True and groups > 1:
+        raise BadModel(f"'{key(name, MAIN)}' has no {where}, the order that the configuration speaks of (desc_act)")
     if index is None or not index.size:
         return None, group_of(key(name, MAIN), k, groups, size)
     if index.shape != (k,):
