@@ -23,6 +23,7 @@ from onnxq.runtime import native
 from onnxq.runtime.profile import MachineProfile, load_profile, new_profile
 from onnxq.samples.reading import Reading, reading_of
 from onnxq.samples.sampling import Sampling
+from onnxq.searching.options import SCHEME
 
 #: Options for patterns and formats, which may be spelled like some file.
 WORDS = {"keep", "sets", "weights", "granularity", "makers", "sizes", "budget", "at"}
@@ -45,6 +46,7 @@ def guard_of(options: dict[str, Any], *, seeds_weights: bool = False) -> Guard:
     if options.get("report"):
         guard.writes(options["report"], "--report")
     threads = options.get("threads") or 0
+    threads = max(threads) if isinstance(threads, tuple) else threads
     if threads > MOST_THREADS_PER_CORE * (cores := native.cores()):
         warn(f"{threads} threads on {amount(cores, 'core')} wait for each other: runs take many times as long")
     if "data" in options and not options["data"]:
@@ -72,7 +74,8 @@ def plan_of(options: dict[str, Any], recipe: Recipe) -> Plan | None:
     if not options["plan_file"]:
         return None
     plan, why = load_plan(options["plan_file"]), "the plan says what becomes of each node"
-    tell_moot(_OF_A_PLAN if recipe.scheme == plan.scheme else _OF_A_PLAN | {"scheme", "weights"}, why)
+    is_its_own = plan.scheme in (recipe.scheme, SCHEME)  # which scheme a search is in the place of is not in its plan
+    tell_moot(_OF_A_PLAN if is_its_own else _OF_A_PLAN | {"scheme", "weights"}, why)
     return plan
 
 

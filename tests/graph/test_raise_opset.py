@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import tiny
 from numpy.typing import NDArray
@@ -185,6 +186,27 @@ def test_functions_in_an_older_opset_compute_the_same(opset: int, call: str, fun
     others = Session(tiny.read(rest)).run({"y": y})
     for wanted, got in zip([y, *others], Session(made).run({"x": x}), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", ["c, a", "c, t", "c, a, a", "c, t, t", "d, t, a"])
+@pytest.mark.parametrize("opset", [15, 17, 19])
+def test_what_a_body_passes_on_stays(opset: int, outputs: str) -> None:
+    """Conditions and states that leave the body of a Loop as they came, in a function of this opset or another."""
+    rest = ", q" if outputs.count(",") > 1 else ""
+    kinds = {"c": "bool c", "d": "bool d", "a": "float[2,8] a", "t": "float[2,8] t"}
+    typed = ", ".join(kinds[name] for name in outputs.split(", "))
+    body = f"b (int64 i, bool c, float[2,8] a) => ({typed}) {{ d = Not(c) t = Neg(a) }}"
+    loop = f"s{rest} = Loop(n, k, x) <body: graph = {body}>"
+    local = f'<domain: "local", opset_import: ["" : {opset}]> F (x, n, k) => (y) {{ {loop} y = Exp(s) }}'
+    constants = {"n": np.array(3), "k": np.array(True)}
+    made = tiny.model(
+        "g (float[2,8] x) => (y) { y = local.F(x, n, k) }", constants, opset=17, ir_version=8, functions=local
+    )
+    x, inlined = normal(2, 8), tiny.read(made)
+    InlineFunctions()(inlined)
+    assert not inlined.functions
+    (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(Session(inlined.clone()).run({"x": x})[0], wanted)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,25 @@ def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
         own = function.opset_imports.get("", opset)
         _meanings.before(function.graph.all_nodes(), names, own, opset)
         _meanings.name_defaults(function.graph.all_nodes(), own)
+        for node in [*function.graph.all_nodes()]:
+            for body in graph.bodies(node):
+                _produce_outputs(body, names)
+
+
+def _produce_outputs(body: ir.Graph, names: Names) -> None:
+    """Let each output of a Loop's body, or another, be that of a node of its own: ONNX's inliner loses the others, such
+    as a condition that is passed on."""
+    made = set[ir.Value | None]()
+    for i, value in enumerate(body.outputs):
+        producer = value.producer()
+        if producer is None or producer.graph is not body or value in made:
+            name = names.fresh(f"{value.name}_passed_on")
+            same = ir.node("Identity", [value], name=name)
+            (out,) = same.outputs
+            out.name, out.type, out.shape = name, value.type, value.shape
+            body.append(same)
+            body.outputs[i] = out
+        made.add(value)
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
