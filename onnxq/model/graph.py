@@ -173,18 +173,19 @@ def detach_bodies(node: ir.Node) -> None:
 
 
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
+    """What a node says; of one in a function, what the call of the function will say is taken for the default."""
     found = node.attributes.get(name)
-    return default if found is None else _of_type(node, found, ir.AttributeType.INT).as_int()
+    return default if found is None or found.is_ref() else _of_type(node, found, ir.AttributeType.INT).as_int()
 
 
 def attribute_float(node: ir.Node, name: str, default: float) -> float:
     found = node.attributes.get(name)
-    return default if found is None else _of_type(node, found, ir.AttributeType.FLOAT).as_float()
+    return default if found is None or found.is_ref() else _of_type(node, found, ir.AttributeType.FLOAT).as_float()
 
 
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
     found = node.attributes.get(name)
-    if found is None:
+    if found is None or found.is_ref():
         return default
     text = _of_type(node, found, ir.AttributeType.STRING).value
     if not isinstance(text, str):  # bytes: onnx-ir could not decode them

@@ -210,6 +210,30 @@ def test_what_a_body_passes_on_stays(opset: int, outputs: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "function"),
+    [
+        ("F(x)", "F <a: float = 0.5> (x) => (y) { y = LeakyRelu<alpha: float = @a>(x) }"),
+        ("F<a = 0.3>(x)", "F <a: float = 0.5> (x) => (y) { y = LeakyRelu<alpha: float = @a>(x) }"),
+        ("F(x)", "F <a> (x) => (y) { y = LeakyRelu<alpha: float = @a>(x) }"),
+        ("F(x)", "F <p: ints = [1, 0]> (x) => (y) { y = Transpose<perm: ints = @p>(x) }"),
+        (
+            "F(x)",
+            'F <m: string = "reflect"> (x) => (y) '
+            "{ p = Constant<value_ints = [1, 1, 1, 1]>() y = Pad<mode: string = @m>(x, p) }",
+        ),
+    ],
+)
+@pytest.mark.parametrize("opset", [15, 17, 19])
+def test_attributes_of_functions_have_their_defaults(opset: int, call: str, function: str) -> None:
+    local = f'<domain: "local", opset_import: ["" : {opset}]> {function}'
+    made = tiny.model(f"g (float[2,8] x) => (y) {{ y = local.{call} }}", {}, opset=17, ir_version=8, functions=local)
+    x, inlined = normal(2, 8), tiny.read(made)
+    InlineFunctions()(inlined)
+    (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(Session(inlined).run({"x": x})[0], wanted)
+
+
+@pytest.mark.parametrize(
     ("opset", "island"), [(17, "ReduceMean<axes=[1]>(x)"), (18, "GroupNormalization<num_groups=1>(x, t, t)")]
 )
 def test_bodies_of_our_own_operators_are_raised_with_the_model(opset: int, island: str) -> None:

@@ -47,6 +47,7 @@ class InlineFunctions(ir.passes.InPlacePass):
 
 def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
     opset, names = graph.opset(model), Names(model)
+    _name_arguments(model, functions)
     _meanings.name_defaults(graph.nodes(model), opset)
     for function in functions:
         own = function.opset_imports.get("", opset)
@@ -55,6 +56,18 @@ def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
         for node in [*function.graph.all_nodes()]:
             for body in graph.bodies(node):
                 _produce_outputs(body, names)
+
+
+def _name_arguments(model: ir.Model, functions: list[ir.Function]) -> None:
+    """Give each call of a function the attributes that the function has a default for: ONNX's inliner has none."""
+    usual = {
+        function.identifier(): [attribute for attribute in function.attributes.values() if attribute.value is not None]
+        for function in functions
+    }
+    inner = (node for function in functions for node in function.graph.all_nodes())
+    for node in (*graph.nodes(model), *inner):
+        for attribute in usual.get(node.op_identifier(), ()):
+            node.attributes.setdefault(attribute.name, attribute)
 
 
 def _produce_outputs(body: ir.Graph, names: Names) -> None:
