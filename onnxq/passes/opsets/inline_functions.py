@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
-from onnx import inliner
+from onnx import defs, inliner
 from onnx_ir.passes.common import InlinePass
 
 from onnxq import own_ops
@@ -18,7 +18,7 @@ from onnxq.passes.opsets.raise_opset import RaiseOpset, through_protobuf
 class InlineFunctions(ir.passes.InPlacePass):
     """Inline every local function that is not the body of an operator of the onnxq domain.
 
-    1. Functions in the model's own opset: onnx_ir's pass.
+    1. Functions in the model's own opset, or in another whose operators are the same: onnx_ir's pass.
     2. Functions in another one: the model is raised to the highest of all, and ONNX's inliner, which converts functions
        as it goes, takes the place of onnx_ir's.
 
@@ -30,6 +30,9 @@ class InlineFunctions(ir.passes.InPlacePass):
         functions = [function for function in model.functions.values() if _is_foreign(function)]
         if not functions:
             return ir.passes.PassResult(model, modified=False)
+        for function in functions:
+            if _means_the_same(function, graph.opset(model)):
+                function.opset_imports[""] = graph.opset(model)
         versions = {f.opset_imports.get("", graph.opset(model)) for f in functions}
         if versions == {graph.opset(model)}:
             return InlinePass(_is_foreign)(model)
@@ -43,6 +46,18 @@ class InlineFunctions(ir.passes.InPlacePass):
         for function in functions:
             del model.functions[function.identifier()]
         return ir.passes.PassResult(model, modified=True)
+
+
+def _means_the_same(function: ir.Function, opset: int) -> bool:
+    """Whether all operators of a function are the same in this opset, the standard ones by their definitions."""
+    own = function.opset_imports.get("", opset)
+    used = {node.op_type for node in function.graph.all_nodes() if node.domain in ("", "ai.onnx")}
+    try:
+        return own == opset or all(
+            defs.get_schema(op, own).since_version == defs.get_schema(op, opset).since_version for op in used
+        )
+    except defs.SchemaError:  # one of them has no such operator
+        return False
 
 
 def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
