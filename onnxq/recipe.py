@@ -25,8 +25,10 @@ KEEP = "keep"
 LONGEST_PATTERN = 1000
 #: Of a recipe as a file: its bytes, and its rules, each of which may be for each node.
 MOST_BYTES, MOST_RULES = 1 << 21, 10_000
-#: A key of so many parts, for each of which Python's parser keeps all those before it.
-_DEEP_KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')){64}"""
+#: At the begin of a line, or in a table on one, a key of so many parts, for each of which Python's parser keeps all
+#: those before it.
+_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_DEEP_KEY = rf"""(?m)(?:^[ \t]*\[{{0,2}}|[{{{{,])[ \t]*{_PART}(?:[ \t]*\.[ \t]*{_PART}){{64}}"""
 #: What the fields of a recipe are written as.
 _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 #: dB of signal to noise that every output is to reach where the user has not set a floor.

@@ -32,6 +32,8 @@ from onnxq.runtime.session import Session
 AGREES_DB = 15.0
 #: Where the float model's outputs are stored, so many dB more error than there was are too many, ...
 WORSE_DB = 3.0
+#: dB by which what a manifest says of its own outputs is untrue, and not another machine's rounding.
+UNTRUE_DB = 10.0
 #: ... unless the outputs are so near.
 SAME_DB = 40.0
 
@@ -112,15 +114,31 @@ def verify(
     apart = stored.of_other_shapes(there.outputs, kept)
     to_float = compare_outputs(there.outputs, kept.floats, found.outputs, apart) if has_floats else None
     error = None if to_float is None or not to_float.outputs else to_float.sqnr
+    if has_floats and there.sqnr is not None:
+        _require_told(folder, there.sqnr, compare_outputs(there.outputs, kept.floats, kept.wanted, apart))
     if quality.outputs:
         rest = compare_outputs(there.outputs, kept.wanted, found.outputs, frozenset(there.outputs) - apart)
         _require_agreement(folder, there, quality, error, rest)
-    if quality.appearing or (quality.blank and not quality.outputs):
+    if quality.agreement is None:
+        notes += ["nothing was compared: the stored outputs are empty"] if not quality.blank else []
+    if quality.agreement is None or quality.appearing or (quality.blank and not quality.outputs):
         return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
-    agrees = MAX_DB if quality.agreement is None else quality.agreement  # without any: all are empty
+    agrees = quality.agreement
     return Verified(
         manifest, nbytes, machine, agrees, error, found.milliseconds, found.kernels, tuple(dict.fromkeys(notes))
     )
+
+
+def _require_told(folder: Path, said: float, stored: Quality) -> None:
+    """
+    Raises:
+        BadModel: what a bundle says of its distance to float is not what the outputs that lie in it say.
+    """
+    if stored.outputs and abs(stored.sqnr - said) > UNTRUE_DB:
+        raise BadModel(
+            f"'{folder}' contradicts itself: its manifest says {said:.1f} dB against the float model, the outputs that "
+            f"are stored in it {stored.sqnr:.1f} dB"
+        )
 
 
 def _library(folder: Path, manifest: Manifest, load_library: bool) -> tuple[bool | Path, list[str]]:

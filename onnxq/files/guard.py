@@ -36,7 +36,7 @@ def remember(files: Iterable[str | Path], *, for_good: bool = False) -> None:
     """
     moment = math.inf if for_good else next(_moments)
     for file in map(os.path.realpath, files):
-        if not for_good and any(part.startswith(staging.PREFIX) for part in Path(file).parts):
+        if not for_good and staging.is_staged(file):
             continue
         _read_at[file] = max(moment, _read_at.get(file, 0))
 

@@ -26,6 +26,8 @@ from onnxq.errors import BadOutput
 from onnxq.files import data_files, faults
 
 PREFIX = ".onnxq-"
+#: Folders that this process made, whatever their names.
+made_here = set[str]()
 LOCK = "lock"
 #: Seconds to wait for another process that moves files in the same folder.
 PATIENCE = 5.0
@@ -50,8 +52,14 @@ def as_sentences(output: Path) -> Iterator[None]:
 
 def _is_read(file: object, output: Path) -> bool:
     """Whether a file is neither the output, nor staged for it, nor where it is to be."""
-    is_staged = any(part.startswith(PREFIX) for part in Path(str(file)).parts)
-    return isinstance(file, str) and not is_staged and Path(file) not in (output, *output.parents)
+    in_staging = any(part.startswith(PREFIX) for part in Path(str(file)).parts)
+    return isinstance(file, str) and not in_staging and Path(file) not in (output, *output.parents)
+
+
+def is_staged(file: str | Path) -> bool:
+    """Whether a file lies in a folder that this process made to write into."""
+    real = os.path.realpath(file)
+    return any(real.startswith(f"{folder}{os.sep}") for folder in tuple(made_here))
 
 
 @contextlib.contextmanager
@@ -260,6 +268,7 @@ def _open(parent: Path) -> tuple[Path, int, list[int]]:
             folder.rmdir()
             raise
         _lock(opened[0])
+        made_here.add(os.path.realpath(folder))
         return folder, opened[0], opened[1:]
 
 

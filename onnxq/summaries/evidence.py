@@ -179,6 +179,8 @@ def open_index(file: Path) -> tuple[Index, dict[str, tuple[tuple[int, ...], np.d
         index = schemas.checked(limits.parse_json(load_array(file, INDEX).tobytes().decode()), Index)
     except (ValueError, KeyError) as error:
         raise BadRecipe(f"{wrong} is not a file of evidence: {first_line(error)}") from None
+    if len({*index.inputs}) != len(index.inputs):
+        raise BadRecipe(f"{wrong} is not a file of evidence: it names an input twice")
     if index.version != VERSION:
         raise BadRecipe(f"{wrong} is of version {index.version}, and this onnxq reads {VERSION}: gather it again")
     return index, found

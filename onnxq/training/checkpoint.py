@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickletools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ from onnxq.errors import BadRecipe, OnnxqError
 from onnxq.files import limits, staging
 
 _KIND = "onnxq training"
+#: What pickles of tensors and dicts call, as `pickletools` spells it; and operators by which others are called.
+_CALLED = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
+_CALLED |= {
+    f"torch {kind}Storage"
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+}
+_OTHER_WAYS = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "BYTEARRAY8"}
 
 
 class Checkpoint:
@@ -94,3 +102,19 @@ def _require_plain(path: Path) -> None:
             raise ValueError("its members are packed, which torch never does")
         if sum(member.file_size for member in members) > path.stat().st_size:
             raise ValueError("its members share bytes")
+        for member in members:
+            if member.filename.endswith(".pkl"):
+                _require_plain_pickle(archive.read(member))
+
+
+def _require_plain_pickle(raw: bytes) -> None:
+    """Refuse a pickle that calls anything but what makes tensors and dicts: torch's own reader makes bytes of any
+    length that a file asks for.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not {str(said) for operator, said, _ in pickletools.genops(raw) if operator.name == "GLOBAL"} <= _CALLED:
+        raise ValueError("it calls other things than those that tensors are made of")
+    if _OTHER_WAYS & {operator.name for operator, _, _ in pickletools.genops(raw)}:
+        raise ValueError("it is not written as torch writes it")

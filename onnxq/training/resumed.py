@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -63,12 +64,26 @@ def resumed(state: object, learns: Mapping[str, torch.Tensor], optimizer: torch.
     found = schemas.checked(state, _File)
     if found.history.done > steps or not found.history.losses:
         raise ValueError(f"history: {found.history.done} steps of {steps} are done")
+    _require_possible(found.history)
     for name, each in (("student", found.student), ("best", found.best)):
         if each.keys() != learns.keys():
             raise ValueError(f"{name}: it is of other parameters")
         for key, x in each.items():
             _require(x, learns[key], f"{name}: '{key}'")
     return Resumed(found.student, found.best, _optimizer(found.optimizer, optimizer), found.history, found.in_row)
+
+
+def _require_possible(history: HistoryFile) -> None:
+    """
+    Raises:
+        ValueError: no run comes to such losses: the best is one of them, and they were seen one after the other.
+    """
+    looks = [at for at, _ in history.losses]
+    is_best = (history.best_step, history.best) in history.losses and math.isfinite(history.best)
+    if looks != sorted({*looks}) or looks[-1] > history.done or not is_best:
+        raise ValueError("history: no run comes to such losses")
+    if any(loss < history.best for _, loss in history.losses):
+        raise ValueError("history: a loss is less than the best of them")
 
 
 def _require_no_tensors(state: object) -> None:

@@ -79,7 +79,7 @@ CASES = {
     "tokenizer that repeats texts": Hostile(tokenizer(template(*[TEXT] * 9000)), "repeats a text"),
     "tokenizer with a long unknown word": Hostile(
         tokenizer(lambda said: said["model"].update(unk_token=UNKNOWN, vocab=said["model"]["vocab"] | {UNKNOWN: 1})),
-        "a token of 9999 characters",
+        "a word of 9999 characters",
     ),
     "tokenizer that grows a little": Hostile(tokenizer(steps(REPLACE | {"content": "ee"}, 8)), "", code=0),
     "table of many columns": Hostile(many_columns, "has 200000 columns"),

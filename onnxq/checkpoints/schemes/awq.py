@@ -25,6 +25,7 @@ from onnxq.checkpoints.stored import (
     names_with,
     of_shape,
     of_type,
+    require_alone,
     required,
 )
 from onnxq.errors import BadModel
@@ -46,6 +47,10 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     version = str(checkpoint.config.get("version", "gemm")).lower()
     if version != "gemm":
         raise BadModel(f"'{source}' is of AWQ's version {version}; only gemm, its format of files, is read")
+    require_alone(checkpoint, name, MAIN, "g_idx")
+    bits = checkpoint.config.get("bits", checkpoint.config.get("w_bit", 4))
+    if bits != 4:
+        raise BadModel(f"'{source}' is of AWQ, which has 4 bits, but the configuration says {bits!s:.40}")
     packed = of_type(source, checkpoint[source], np.int32, np.uint32)
     scales = required(checkpoint, name, MAIN, "scales")
     zeros = checkpoint.get(where)

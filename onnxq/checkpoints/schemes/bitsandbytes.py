@@ -133,7 +133,7 @@ def _state(where: str, raw: NDArray) -> dict[str, Any]:
     try:
         if raw.dtype != np.uint8 or raw.size > LONGEST:
             raise ValueError
-        said = limits.parse_json(raw.tobytes().decode("utf-8"))
+        said = limits.parse_json(raw.tobytes().decode("utf-8"), strict=True)
         shape, block = said["shape"], said["blocksize"]
         numbers = [*shape, block, said.get("nested_blocksize", 256)]
         if len(shape) != 2 or not all(isinstance(x, int) and 0 < x < 1 << 40 for x in numbers):
@@ -150,7 +150,7 @@ def _nested(checkpoint: Checkpoint, name: str, said: dict[str, Any], absmax: NDA
     block, offset = said.get("nested_blocksize", 256), said.get("nested_offset")
     if table.shape != (256,) or not np.allclose(table, dynamic_map(), atol=1e-6):
         raise BadModel(f"'{levels}' is not the map of numbers that bitsandbytes quantizes scales by")
-    if not isinstance(offset, (int, float)) or not abs(offset) <= 1e30:
+    if not isinstance(offset, (int, float)) or isinstance(offset, bool) or not abs(offset) <= 1e30:
         raise BadModel(f"'{key(name, STATE)}…' says no 'nested_offset'")
     try:
         return NestedScales(np.array(absmax).reshape(-1), factors, np.float32(offset), block)

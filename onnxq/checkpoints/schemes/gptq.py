@@ -112,11 +112,17 @@ def _bits(checkpoint: Checkpoint, name: str, n: int, columns: int) -> int:
     said = checkpoint.config.get("bits", checkpoint.config.get("w_bit"))
     if said in found:
         return int(said)
+    if len(found) == 1 and type(said) is int and said != found[0] and not _is_by_layer(checkpoint):
+        raise BadModel(f"'{key(name, 'qzeros')}' is of codes of {found[0]} bits, but the configuration says {said}")
     if len(found) == 1:
         return found[0]
     raise BadModel(
         f"'{key(name, 'qzeros')}' has {columns} words for {n} outputs: of how many bits a code is cannot be told"
     )
+
+
+def _is_by_layer(checkpoint: Checkpoint) -> bool:
+    return any(checkpoint.config.get(word) for word in _BY_LAYER)
 
 
 def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDArray[np.int64] | None, int]:
@@ -125,7 +131,7 @@ def _order(checkpoint: Checkpoint, name: str, k: int, groups: int) -> tuple[NDAr
     index = optional(checkpoint, name, "g_idx")
     said = said if type(said) is int and said > 0 else None
     size = said if said and -(-k // said) == groups else None
-    if said and not size and not any(checkpoint.config.get(word) for word in _BY_LAYER):
+    if said and not size and not _is_by_layer(checkpoint):
         raise BadModel(f"'{key(name, MAIN)}': {k} inputs in {groups} groups are none of {said}, the group_size told")
     if (index is None or not index.size) and checkpoint.config.get("desc_act") is True and groups > 1:
         raise BadModel(f"'{key(name, MAIN)}' has no {where}, the order that the configuration speaks of (desc_act)")

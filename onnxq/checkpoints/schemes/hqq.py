@@ -57,6 +57,9 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     if axis not in (0, 1) or zero.size != total or not total or (n * k) % total:
         raise BadModel(f"'{source}': {n} × {k} weights do not fall into {total} groups along axis {axis}")
     group = n * k // total
+    for part, is_so in (("nbits", bits), ("group_size", group)):
+        if key(name, part) in checkpoint and _number(checkpoint, name, part) not in (is_so, 0):
+            raise BadModel(f"'{key(name, part)}' is not the {is_so} that the codes and scales beside it are of")
     rows, columns = (total, group) if axis == 1 else (group, total)
     of_type(source, packed, np.int32 if bits == 3 else np.uint8)
     of_shape(source, packed, -(-rows // parts), columns)

@@ -8,7 +8,8 @@ Source: MLX's `quantize` and mlx-lm's `config.json` ("quantization": {"group_siz
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,9 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     bits, group = _form(checkpoint, source, packed.shape[1] * 32, groups)
     k = packed.shape[1] * 32 // bits
     group = group_of(source, k, groups, group)
+    mode, own = _said(checkpoint, source).get("mode"), "affine" if low in checkpoint else "mxfp4"
+    if mode not in (None, own):
+        raise BadModel(f"'{source}' is of MLX's mode {own}, by the tensors beside it, and not of {mode!s:.40}, as told")
     if low not in checkpoint:
         return _micro(checkpoint, source, steps, (n, k), bits, group, bias_of(checkpoint, name))
     of_shape(low, checkpoint[low], n, groups)
@@ -56,13 +60,22 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     )
 
 
+def _said(checkpoint: Checkpoint, source: str) -> Mapping[str, Any]:
+    """What the configuration says of a layer, or of all."""
+    said = checkpoint.config.get(source.removesuffix(".weight"))
+    return said if isinstance(said, dict) else checkpoint.config
+
+
 def _form(checkpoint: Checkpoint, source: str, total: int, groups: int) -> tuple[int, int]:
     """(bits of a code, inputs of a group): what the configuration says of the layer, or of all."""
-    said = checkpoint.config.get(source.removesuffix(".weight"))
-    said = said if isinstance(said, dict) else checkpoint.config
+    said = _said(checkpoint, source)
     bits, group = said.get("bits"), said.get("group_size")
-    if bits in BITS and isinstance(group, int) and group > 0 and groups * group * bits == total:
-        return int(bits), group
+    if type(bits) is int and type(group) is int:
+        if bits in BITS and group > 0 and groups * group * bits == total:
+            return bits, group
+        raise BadModel(
+            f"'{source}': {total} bits a row in {groups} groups are none of {bits} bits in groups of {group}"
+        )
     fits = [(b, total // b // groups) for b in BITS if total % (b * groups) == 0]
     fits = [(b, g) for b, g in fits if g in (32, 64, 128)]
     if len(fits) == 1:

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 1 << 24
 MOST_GROWTH = 1 << 16
 #: Special tokens around a text, and how often a template may repeat it.
 MOST_AROUND, MOST_COPIES = 1 << 10, 16
-#: Characters of the token that stands for each unknown one.
+#: Characters of the token that stands for each unknown one, and of what is put before and behind parts of words.
 MOST_UNKNOWN = 1 << 10
 
 
@@ -115,12 +115,13 @@ def _require_sane(encoder: Any, file: Path) -> float:
         BadData: more than any should, by its steps in front of the tokens or by what comes of these.
     """
     grown = growth.growth_of(encoder)
-    unknown = getattr(encoder.model, "unk_token", None) or ""
+    affixes = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+    unknown = max((getattr(encoder.model, word, None) or "" for word in affixes), key=len)
     faults = {
         f"may make a text more than {MOST_GROWTH} times as long": grown > MOST_GROWTH,
         f"puts more than {MOST_AROUND} tokens around a text": encoder.num_special_tokens_to_add(False) > MOST_AROUND,
         f"repeats a text more than {MOST_COPIES} times": growth.copies_of(encoder) > MOST_COPIES,
-        f"has a token of {len(unknown)} characters for what it does not know": len(unknown) > MOST_UNKNOWN,
+        f"has a word of {len(unknown)} characters for each unknown or broken token": len(unknown) > MOST_UNKNOWN,
     }
     if fault := next((words for words, is_so in faults.items() if is_so), ""):
         raise BadData(f"the tokenizer '{file}' {fault}, which onnxq does not read")

@@ -59,6 +59,7 @@ def load(path: Path, fit: Fit, key: str) -> None:
         raise BadData(f"'{path}' does not say how far a training came: {error}") from None
     if said.key != key:
         raise BadData(f"'{path}' is of a training with another model, samples or options: delete it to begin anew")
+    _require_possible(path, said, fit.steps)
     parameters = fit.adapted.parameters()
     found = {
         f"{word}.{i}": stored.get(f"{word}.{i}") for word in ("now", "best", *_MOMENTS) for i in range(len(parameters))
@@ -67,6 +68,8 @@ def load(path: Path, fit: Fit, key: str) -> None:
         wanted = tuple(parameters[int(name.rpartition(".")[2])].shape)
         if x is None or x.shape != wanted or x.dtype != np.float32 or not np.isfinite(x).all():
             raise BadData(f"'{path}' is damaged: '{name}' is not the {list(wanted)} finite numbers that it should be")
+        if name.startswith("square.") and (x < 0).any():
+            raise BadData(f"'{path}' is damaged: '{name}' holds squares below 0")
     taken = {name: np.array(x) for name, x in found.items() if x is not None}
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
@@ -78,3 +81,15 @@ def load(path: Path, fit: Fit, key: str) -> None:
     names = list(fit.adapted.adapters)
     best = {name: Factors(taken[f"best.{2 * i}"], taken[f"best.{2 * i + 1}"]) for i, name in enumerate(names)}
     fit.state = State(said.step, dict(said.losses), Adapter(best), said.skipped)
+
+
+def _require_possible(path: Path, said: schemas.TrainingFile, steps: int) -> None:
+    """
+    Raises:
+        BadData: no training of so many steps comes to such numbers: losses of float32, looked at one after the other.
+    """
+    looks = [step for step, _ in said.losses]
+    are_losses = all(abs(loss) <= np.finfo(np.float32).max for _, loss in said.losses)
+    is_in_order = looks == sorted({*looks}) and (not looks or looks[-1] <= said.step)
+    if said.step > steps or not 0 <= said.step - said.updates <= said.step or not are_losses or not is_in_order:
+        raise BadData(f"'{path}' is damaged: no training of {steps} steps comes to what it says of itself")
