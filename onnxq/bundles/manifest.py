@@ -134,6 +134,8 @@ def read_manifest(folder: Path) -> Manifest:
         version = table.get("onnxq_bundle") if isinstance(table, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise BadModel(f"'{folder}' is a bundle of version {version}, made by a later onnxq: install that one")
+        if isinstance(version, int) and version < 1:
+            raise ValueError(f"there is no version {version} of bundles")
         manifest = schemas.checked(table, Manifest)
     except ValueError as error:
         raise BadModel(f"'{path}' is damaged: {error}") from None

@@ -85,7 +85,7 @@ def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classe
             f"there are {labels.numel()} labels for {decisions} decisions of output '{name}', "
             f"which is {list(outputs[name].shape)}"
         )
-    if not bool((labels == labels.floor()).all() if labels.is_floating_point() else True):
+    if labels.is_floating_point() and not bool((labels.isfinite() & (labels == labels.floor())).all()):
         raise BadData(f"labels of output '{name}' are numbers of classes, whole ones below {scores.shape[-1]}")
     labels = labels.reshape(-1).long()
     low, high = (int(labels.amin()), int(labels.amax())) if labels.numel() else (0, 0)

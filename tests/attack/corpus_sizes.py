@@ -84,6 +84,12 @@ CASES = {
     "tokenizer that grows a little": Hostile(tokenizer(steps(REPLACE | {"content": "ee"}, 8)), "", code=0),
     "table of many columns": Hostile(many_columns, "has 200000 columns"),
     "recipe of a deep key": Hostile(file("r.toml", "a." * 30_000 + "b = 1", *RECIPE), "is nested too deeply"),
+    "recipe of a deep key in quotes": Hostile(
+        file("r.toml", '"\\"".' * 30_000 + "b = 1", *RECIPE), "is nested too deeply"
+    ),
+    "recipe with long names": Hostile(
+        file("r.toml", f'# see {"a." * 99}b\n[[rule]]\nset = "keep"\nnodes = "{"p." * 99}w*"', *RECIPE), "", code=0
+    ),
     "recipe of a deep table": Hostile(file("r.toml", "[" + "a . " * 30_000 + "b]", *RECIPE), "is nested too deeply"),
     "recipe of many rules": Hostile(file("r.toml", '[[rule]]\nset="int8"\n' * 90_000, *RECIPE), "has 90000 rules"),
     "recipe of many numbers": Hostile(file("r.toml", f"a = [{'1,' * 2_000_000}]", *RECIPE), "is longer than 2 MB"),

@@ -26,6 +26,15 @@ GPTQ = {
     "a.qzeros": np.full((2, N // 8), 0x66666666, np.int32),
     "a.scales": np.ones((2, N), np.float16),
 }
+WIDE = GPTQ | {"a.qzeros": np.full((2, 8), 0x66666666, np.int32), "a.scales": np.ones((2, 64), np.float16)}
+WIDE |= {"a.qweight": np.full((K // 8, 64), 0x11111111, np.int32)}
+AWQ = {
+    "a.qweight": np.full((K, N // 8), 0x11111111, np.int32),
+    "a.qzeros": np.full((2, N // 8), 0x66666666, np.int32),
+    "a.scales": np.ones((2, N), np.float16),
+}
+MLX = {"a.weight": np.full((N, K // 8), 0x11111111, np.uint32)}
+MLX |= {f"a.{word}": np.ones((N, K // 32), np.float16) for word in ("scales", "biases")}
 TORCHAO = {"a.weight": json.dumps({"_type": "Int8Tensor", "_data": {"block_size": [1, K]}})}
 TOO_LARGE, GPU = "larger than any code", "laid out for a GPU"
 GLOBAL, FACTOR, ZERO = "a.weight_global_scale", "a.weight_scale_2", "a.weight_zero_point"
@@ -117,6 +126,17 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "gptq of another method": ({"tensors": GPTQ, "config": {"quant_method": "vptq"}}, "says quant_method vptq"),
     "gptq in other groups": ({"tensors": GPTQ, "config": {"group_size": 16, "bits": 4}}, "none of 16, the group_size"),
     "gptq without its order": ({"tensors": GPTQ, "config": {"desc_act": True, "bits": 4}}, "speaks of (desc_act)"),
+    "gptq in other codes": ({"tensors": WIDE, "config": {"bits": 8}}, "but the configuration says 8"),
+    "mlx in other codes": ({"tensors": MLX, "config": {"bits": 8, "group_size": 64}}, "are none of 8 bits in groups of 64"),
+    "mlx of another mode": (
+        {"tensors": MLX, "config": {"bits": 4, "group_size": 32, "mode": "mxfp4"}},
+        "and not of mxfp4",
+    ),
+    "awq in an order": (
+        {"tensors": AWQ | {"a.g_idx": np.zeros(K, np.int32)}, "config": {"quant_method": "awq"}},
+        UNLIKE,
+    ),
+    "awq in other codes": ({"tensors": AWQ, "config": {"quant_method": "awq", "bits": 8}}, "configuration says 8"),
     "bytes for a GPU": (
         {"tensors": {"a.weight": ONES, "a.SCB": np.ones(N, np.float32), "a.weight_format": np.full(1, np.nan)}}, GPU
     ),

@@ -12,6 +12,9 @@ from click.testing import CliRunner
 
 import onnxq
 from onnxq.cli import main
+from onnxq.errors import BadOutput
+from onnxq.files import guard, staging
+from onnxq.files.guard import Guard
 
 
 def saved(folder: Path) -> Path:
@@ -71,3 +74,13 @@ def test_one_checkpoint_is_not_left_beside_another(tmp_path: Path, monkeypatch: 
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         for path in tmp_path.glob("m.*"):
             path.unlink()
+
+
+def test_a_folder_may_be_called_like_staging(tmp_path: Path) -> None:
+    folder = tmp_path / f"{staging.PREFIX}work"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"x")
+    watching = Guard(force=True)
+    guard.remember([folder / "a.png"])
+    with pytest.raises(BadOutput, match="is read, so it cannot be the output"):
+        watching.writes(folder / "a.png")

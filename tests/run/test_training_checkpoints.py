@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "got a tensor": lambda s: s.update(student=torch.ones(3)),
     "expected object, got a ten": lambda s: s["history"].update(losses=[(torch.ones(()), 1.0)]),
     "expected object, got a t": lambda s: s["history"].update(why=torch.ones(())),
+    "no run comes to such losses": lambda s: s["history"].update(best=-1e300),
+    "no run comes to such": lambda s: s["history"].update(losses=[(0, 2.0), (10**9, 1.0)], best_step=10**9),
+    "a loss is less than the best": lambda s: s["history"].update(best=2.0, best_step=0),
     "object missing": lambda s: s.pop("in_row"),
     "in_row": lambda s: s.update(in_row="x"),
     "student: it is of other": lambda s: s["student"].pop("codes/w"),
@@ -116,3 +120,20 @@ def test_files_that_run_inflate_or_are_none_are_no_checkpoints(tmp_path: Path, m
         with pytest.raises(BadRecipe, match="is not a checkpoint of 'onnxq train'"):
             Checkpoint(tmp_path / name, "about").load()
     assert not Path("made").exists()
+
+
+def test_bytes_of_any_length_are_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "o.training"
+    Checkpoint(path, "a").save({"x": torch.ones(2)})
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert is_checkpoint(path)
+    (pickled,) = (name for name in members if name.endswith("data.pkl"))
+    members[pickled] = b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    tracemalloc.start()
+    assert not is_checkpoint(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
