@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,7 +137,8 @@ def without_library(model: ir.Model, plan: Plan, proof: Check) -> str:
         costs.append(f"{where}, with their memory and speed")
     measured = ""
     if proof.bare_ms:
-        measured = f": {proof.bare_sqnr:.1f} dB, {proof.float_ms / proof.bare_ms:.2f}× as fast as float"
+        db = "" if math.isnan(proof.bare_sqnr) else f"{proof.bare_sqnr:.1f} dB, "
+        measured = f": {db}{proof.float_ms / proof.bare_ms:.2f}× as fast as float"
     return f"without onnxq's library, {' and '.join(costs)}{measured}" if costs else ""
 
 

@@ -127,7 +127,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "gptq in other groups": ({"tensors": GPTQ, "config": {"group_size": 16, "bits": 4}}, "none of 16, the group_size"),
     "gptq without its order": ({"tensors": GPTQ, "config": {"desc_act": True, "bits": 4}}, "speaks of (desc_act)"),
     "gptq in other codes": ({"tensors": WIDE, "config": {"bits": 8}}, "but the configuration says 8"),
-    "mlx in other codes": ({"tensors": MLX, "config": {"bits": 8, "group_size": 64}}, "are none of 8 bits in groups of 64"),
+    "mlx in other codes": ({"tensors": MLX, "config": {"bits": 8, "group_size": 64}}, "none of 8 bits in groups of 64"),
     "mlx of another mode": (
         {"tensors": MLX, "config": {"bits": 4, "group_size": 32, "mode": "mxfp4"}},
         "and not of mxfp4",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -45,6 +46,7 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
         BadData: it cannot be read, or its numbers have no range.
     """
     pil = _pillow()
+    warnings.filterwarnings("ignore", category=pil.Image.DecompressionBombWarning)  # there is a limit of ours
     try:
         with pil.Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture, formats=KINDS) as opened:
             if opened.width * opened.height > MOST_PIXELS:

@@ -174,7 +174,7 @@ def read_wave(source: Source, where: str, rate: int, start: int, length: int) ->
                 raise ValueError(f"{file.samplerate} samples a second in {file.channels} channels")
             step = file.samplerate / rate
             file.seek(min(round(start * step), file.frames))
-            wave = file.read(round(length * step), dtype="float32", always_2d=True).mean(axis=1)
+            wave = file.read(max(1, round(length * step)), dtype="float32", always_2d=True).mean(axis=1)
             own = file.samplerate
     except (OSError, RuntimeError, ValueError, MemoryError) as error:  # soundfile's errors are RuntimeErrors
         raise BadData(f"{where} is not a readable sound: {first_line(error)}") from None

@@ -36,6 +36,7 @@ class Tokenizer:
         pad, start: the ids that fill up a sequence, and that a decoder begins with where the model says nothing else.
         longest: tokens that the model was made for, if the folder says so.
         readable: characters of a text that are looked at: more could become more than memory holds.
+        copies: of a text that its template makes.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Tokenizer:
     start: int | None = None
     longest: int | None = None
     readable: int = MOST_CHARACTERS
+    copies: int = 1
 
     def encode(self, text: str, length: int, *, special: bool = True) -> tuple[list[int], list[int]]:
         """(ids, type ids) of the beginning of `text`: at most `length`, special tokens included, where they leave room.
@@ -51,10 +53,10 @@ class Tokenizer:
         Special tokens that a tokenizer puts around every text stay whole; with one token of the text that may be more.
         """
         around = self.encoder.num_special_tokens_to_add(False) if special else 0
-        self.encoder.enable_truncation(max(length, around + 1))
+        self.encoder.enable_truncation(max((length - around) // (self.copies if special else 1), 1) + around)
         supervisor.doing(f"the tokenizers library read a text by {self.path}")
-        with _only_bad_data(self.path):
-            found = self.encoder.encode(text[: self.readable], add_special_tokens=special)
+        with _only_bad_data(f"the tokenizer '{self.path}' fails on a text"):
+            found = self.encoder.encode(without_halves(text[: self.readable]), add_special_tokens=special)
         return list(found.ids), list(found.type_ids)
 
 
@@ -86,10 +88,12 @@ def open_tokenizer(path: Path) -> Tokenizer:
     file = file_of(path)
     if limits.require_file(file, BadData, "the tokenizer ") > MOST_BYTES:
         raise BadData(f"the tokenizer '{file}' is longer than {MOST_BYTES >> 20} MB")
-    with _only_bad_data(file):
+    with _only_bad_data(f"'{file}' is not a tokenizer.json of the tokenizers library"):
         encoder = tokenizers.Tokenizer.from_file(str(file))
         encoder.no_padding()
         encoder.no_truncation()
+        if getattr(encoder.model, "dropout", None):
+            encoder.model.dropout = None  # which is for training: each pass over the texts would see others
     grown = _require_sane(encoder, file)
     beside = [found for found in (file, file.with_name(CONFIG)) if found.is_file()]
     guard.remember(beside)
@@ -105,6 +109,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
         pad if start is None else start,
         longest if is_limit else None,
         readable=int(MOST_CHARACTERS / grown),
+        copies=int(growth.copies_of(encoder)),
     )
 
 
@@ -129,14 +134,14 @@ def _require_sane(encoder: Any, file: Path) -> float:
 
 
 @contextlib.contextmanager
-def _only_bad_data(file: Path) -> Iterator[None]:
+def _only_bad_data(what: str) -> Iterator[None]:
     """The library raises plain exceptions, and where it gives up, one that is none of Python's `Exception`s."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise BadData(f"'{file}' is not a tokenizer.json of the tokenizers library: {first_line(error)}") from None
+        raise BadData(f"{what}: {first_line(error)}") from None
 
 
 def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
