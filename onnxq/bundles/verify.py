@@ -119,11 +119,11 @@ def verify(
     if quality.outputs:
         rest = compare_outputs(there.outputs, kept.wanted, found.outputs, frozenset(there.outputs) - apart)
         _require_agreement(folder, there, quality, error, rest)
-    if quality.agreement is None:
-        notes += ["nothing was compared: the stored outputs are empty"] if not quality.blank else []
-    if quality.agreement is None or quality.appearing or (quality.blank and not quality.outputs):
+    is_of_nothing = quality.agreement is None and not any(x.size for feed in kept.feeds for x in feed.values())
+    notes += ["nothing was compared: the stored samples are empty"] if is_of_nothing else []
+    if is_of_nothing or quality.appearing or (quality.blank and not quality.outputs):
         return Verified(manifest, nbytes, machine, None, None, found.milliseconds, found.kernels, tuple(notes))
-    agrees = quality.agreement
+    agrees = MAX_DB if quality.agreement is None else quality.agreement  # without any: all are empty
     return Verified(
         manifest, nbytes, machine, agrees, error, found.milliseconds, found.kernels, tuple(dict.fromkeys(notes))
     )

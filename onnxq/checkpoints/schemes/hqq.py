@@ -24,6 +24,7 @@ from onnxq.checkpoints.stored import (
     names_with,
     of_shape,
     of_type,
+    optional,
     real,
     required,
 )
@@ -58,7 +59,13 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
         raise BadModel(f"'{source}': {n} × {k} weights do not fall into {total} groups along axis {axis}")
     group = n * k // total
     for part, is_so in (("nbits", bits), ("group_size", group)):
-        if key(name, part) in checkpoint and _number(checkpoint, name, part) not in (is_so, 0):
+        said = optional(checkpoint, name, part)  # a group that is a whole row has no number
+        if (
+            said is not None
+            and said.size == 1
+            and said.dtype.kind in "iu"
+            and int(said.reshape(-1)[0]) not in (is_so, 0)
+        ):
             raise BadModel(f"'{key(name, part)}' is not the {is_so} that the codes and scales beside it are of")
     rows, columns = (total, group) if axis == 1 else (group, total)
     of_type(source, packed, np.int32 if bits == 3 else np.uint8)
