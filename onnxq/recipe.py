@@ -367,8 +367,6 @@ def load_recipe(path: str | Path) -> Recipe:
             table[key] = float(value)
         elif type(value) is not wanted:
             raise BadRecipe(f"the recipe '{path}': {key} = {value!r} should be of type {wanted.__name__}")
-    if not isinstance(rules, list):
-        raise BadRecipe(f"the recipe '{path}': write rules as [[rule]], in two brackets")
     if len(rules) > MOST_RULES:
         raise BadRecipe(f"the recipe '{path}' has {len(rules)} rules, more than the {MOST_RULES} that are read")
     return Recipe(rules=tuple(_rule(path, entry) for entry in rules), **table)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onnxq.errors import BadRecipe
-from onnxq.files import faults, limits, schemas, staging
+from onnxq.files import faults, schemas, staging
 from onnxq.summaries.summary import Summary, from_dict
 
 #: Seconds between two checkpoints, unless told otherwise.
@@ -62,7 +62,7 @@ class Checkpoint:
 
     def load(self) -> State:
         """What was saved last; nothing if there is no file, or one of something else, or a damaged one."""
-        table = None if self.path is None else _parsed(self.path)
+        table = None if self.path is None else schemas.progress_in(self.path, schemas.ProgressFile)
         if table is None or table.key != self._key:
             return State()
         try:
@@ -103,16 +103,7 @@ class Checkpoint:
 
 def is_progress(path: Path) -> bool:
     """Whether the file at `path` was written here, or holds nothing."""
-    return not path.stat().st_size or _parsed(path) is not None
-
-
-def _parsed(path: Path) -> schemas.ProgressFile | None:
-    """What the file at `path` says, if it was written here."""
-    try:
-        text = limits.read_text(path, "the progress ", limits.RANGES_BYTES)
-        return schemas.checked(limits.parse_json(text), schemas.ProgressFile)
-    except (BadRecipe, ValueError):
-        return None
+    return not path.stat().st_size or schemas.progress_in(path, schemas.ProgressFile) is not None
 
 
 def parts(path: Path | None, count: int) -> list[Path | None]:
@@ -127,7 +118,7 @@ def remove(path: Path | None) -> None:
     part = re.compile(re.escape(path.name) + r"(\.\d+of\d+)?")
     for each in sorted(path.parent.iterdir()):
         with contextlib.suppress(OSError):
-            if part.fullmatch(each.name) and each.is_file() and _parsed(each) is not None:
+            if part.fullmatch(each.name) and each.is_file() and schemas.progress_in(each, schemas.ProgressFile):
                 faults.point("checkpoint.remove")
                 each.unlink()
 

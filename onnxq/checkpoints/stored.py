@@ -18,7 +18,7 @@ from onnxq.formats.kinds import arguments
 #: Times the largest code of any format, and another such number beside it, this is finite in float32.
 SAFE = 1e30
 #: Of zero points: codes of 8 bits less these are exact in float32.
-MOST_ZERO = 1 << 23
+_MOST_ZERO = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +214,16 @@ def bias_of(tensors: Mapping[str, Any], name: str) -> tuple[str, NDArray] | None
     return None if found is None else (key(name, "bias"), found)
 
 
+def require_near(source: str, points: NDArray) -> None:
+    """Refuse integers that are no zero points, before a type that is too short for them is taken.
+
+    Raises:
+        BadModel: one is far beyond all codes.
+    """
+    if points.size and points.dtype.kind in "iu" and max(-int(points.min()), int(points.max())) > _MOST_ZERO:
+        raise BadModel(f"the zero points of '{source}' are larger than any code by far")
+
+
 def integers(
     source: str,
     bits: int,
@@ -251,8 +261,7 @@ def integers(
     wanted = granularity.scale_shape(shape)
     if steps.shape != wanted or points.shape != wanted:
         raise BadModel(f"'{source}' has scales of shape {list(steps.shape)}, where {list(wanted)} belongs")
-    if points.size and points.dtype.kind in "iu" and max(-int(points.min()), int(points.max())) > MOST_ZERO:
-        raise BadModel(f"the zero points of '{source}' are larger than any code by far")
+    require_near(source, points)
     is_symmetric = bool((points == middle).all())
     is_affine = bool(((points == np.rint(points)) & (points >= 0) & (points < 1 << width)).all())
     word = f"int{width}" if is_symmetric else f"uint{width}" if is_affine else f"uniform{max(2, bits)}"

@@ -8,10 +8,14 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+
+from onnxq.errors import BadRecipe
+from onnxq.files import limits
 
 T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -200,3 +204,11 @@ def checked(table: object, form: type[T]) -> T:
         raise ValueError(f"{place}{what[:1].lower()}{what[1:].replace('`', '')}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def progress_in(path: Path, form: type[T]) -> T | None:
+    """What a file of progress says, if it is one of this form."""
+    try:
+        return checked(limits.parse_json(limits.read_text(path, "the progress ", limits.RANGES_BYTES)), form)
+    except (BadRecipe, ValueError):
+        return None

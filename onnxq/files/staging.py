@@ -90,6 +90,7 @@ def staging(output: Path) -> Iterator[Path]:
     finally:
         for each in spare:
             os.close(each)
+        made_here.discard(os.path.realpath(folder))
         with contextlib.suppress(OSError):
             faults.point("staging.remove")
             with alone_in(output.parent) as alone:

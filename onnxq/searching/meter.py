@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from onnxq.errors import BadRecipe, CheckFailed
-from onnxq.files import limits, schemas, staging
+from onnxq.errors import CheckFailed
+from onnxq.files import schemas, staging
 from onnxq.plan import Plan
 from onnxq.planning import int8_regions
 from onnxq.progress import QUIET, Progress
@@ -84,22 +84,13 @@ class _File(msgspec.Struct):
 
 def is_progress(path: Path) -> bool:
     """Whether the file at `path` was written here, or holds nothing."""
-    return not path.stat().st_size or _parsed(path) is not None
-
-
-def _parsed(path: Path) -> _File | None:
-    """What the file at `path` says, if it was written here."""
-    try:
-        text = limits.read_text(path, "the progress ", limits.RANGES_BYTES)
-        return schemas.checked(limits.parse_json(text), _File)
-    except (BadRecipe, ValueError):
-        return None
+    return not path.stat().st_size or schemas.progress_in(path, _File) is not None
 
 
 def remove(path: Path) -> None:
     """What was measured is of no use once the result is there."""
     with contextlib.suppress(OSError):
-        if path.is_file() and _parsed(path) is not None:
+        if path.is_file() and schemas.progress_in(path, _File) is not None:
             path.unlink()
 
 
@@ -209,7 +200,7 @@ class Meter:
         """What the file holds; nothing of a damaged one, or one of another search."""
         if self._path is None or not self._path.is_file():
             return {}
-        if (found := _parsed(self._path)) is None:
+        if (found := schemas.progress_in(self._path, _File)) is None:
             return {}
         is_ours = found.search == self._key and all(figures.are_believable for figures in found.plans.values())
         return dict(found.plans) if is_ours else {}

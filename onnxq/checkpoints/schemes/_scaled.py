@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq import formats
-from onnxq.checkpoints.stored import MOST_ZERO, Stored, group_of, integers, of_type, real
+from onnxq.checkpoints.stored import Stored, group_of, integers, of_type, real, require_near
 from onnxq.errors import BadModel
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 
@@ -61,8 +61,7 @@ def bytes_(
             raise BadModel(f"the zero points of '{source}' are of type {found.dtype}, not of integers")
         if found.shape[1] not in (1, groups):
             raise BadModel(f"'{source}' has {groups} scales a row and {found.shape[1]} zero points")
-        if found.size and max(-int(found.min()), int(found.max())) > MOST_ZERO:
-            raise BadModel(f"the zero points of '{source}' are larger than any code by far")
+        require_near(source, found)
         return np.broadcast_to(found, (n, groups)).astype(np.int64) + middle
 
     return integers(

@@ -35,6 +35,7 @@ def _pillow() -> Any:
     except ImportError:
         raise MissingRuntime("reading images needs Pillow: pip install 'onnxq[images]'") from None
     logging.getLogger("PIL").addHandler(_QUIET)  # else what it logs goes to stderr, beside our own sentence
+    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning)  # there is a limit of ours
     return PIL
 
 
@@ -46,7 +47,6 @@ def open_picture(picture: Picture, where: str, mode: str) -> Any:
         BadData: it cannot be read, or its numbers have no range.
     """
     pil = _pillow()
-    warnings.filterwarnings("ignore", category=pil.Image.DecompressionBombWarning)  # there is a limit of ours
     try:
         with pil.Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture, formats=KINDS) as opened:
             if opened.width * opened.height > MOST_PIXELS:
