@@ -109,6 +109,12 @@ class ModelAnalysis:
     samples: int = 0
     note: str = ""
 
+    @property
+    def is_known(self) -> bool:
+        """False where samples were run, and nothing that came out has an error that could be measured."""
+        measured = [found for layer in self.layers for found in layer.forms]
+        return not self.samples or not measured or any(found.model_sqnr is not None for found in measured)
+
     def to_json(self) -> str:
         """Everything, for machines."""
         layers = [

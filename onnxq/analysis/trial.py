@@ -17,7 +17,8 @@ from onnxq.analysis.tensor import quantized
 from onnxq.formats import Format, Granularity
 from onnxq.model import graph
 from onnxq.model.weights import Weight, find_weights
-from onnxq.quality import Quality, unrepeatable
+from onnxq.quality import Quality, compare_outputs, unrepeatable
+from onnxq.quality.blank import comparison_notes
 from onnxq.runtime import work
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.source import Data
@@ -61,8 +62,10 @@ class Trial:
         self._feeds: list[Feed] = []
         self._wanted: list[list[NDArray]] = []
         self._layer: tuple[str, list[NDArray]] = ("", [])
-        self.note = self._take_samples(model, data)
+        note = self._take_samples(model, data)
         self._random = unrepeatable(outputs, *(self._run(self._feeds[0], {}, outputs) for _ in range(2)))
+        in_float = compare_outputs(outputs, self._wanted, self._wanted, self._random)
+        self.note = "; ".join([*([note] if note else []), *comparison_notes(in_float, self._feeds)])
 
     @property
     def samples(self) -> int:

@@ -22,7 +22,7 @@ from onnxq.errors import BadModel, CheckFailed
 from onnxq.model.load import load_written
 from onnxq.passes.regions.step_names import RegionTime, region_times
 from onnxq.quality import Quality, compare_outputs, unrepeatable
-from onnxq.quality.blank import blank_notes
+from onnxq.quality.blank import comparison_notes
 from onnxq.quality.decisions import NO_CLASSES, Classes
 from onnxq.runtime import native
 from onnxq.runtime.kernel_times import Kernel
@@ -37,7 +37,6 @@ TIMING_SECONDS = 1.0
 ROUNDED_DB = 30.0
 #: dB by which samples of other batches are worse than the others where they count.
 LOST = 3.0
-NOTHING_COMPARED = "no number, truth value or text came out on these inputs: nothing was compared"
 NOT_RUN = "not run: no legal inputs could be made up for it; give --data"
 
 
@@ -212,14 +211,13 @@ def check_models(
         bare_ms=times[2] if len(timed) > 2 else 0.0,
         latency_spread=timing.spreads[1],
     )
-    return _noted(check, random, on, off, alone)
+    return _noted(check, on, off, alone)
 
 
 def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Quality) -> Check:
     """What the outputs say: with the runtime's optimizer, without it, without onnxq's library, by sample."""
     is_known = bool(on.outputs)
     worst = each.worst_alike() if len(each.labels) > 1 and each.outputs else math.nan
-    nothing = [] if is_known or on.blank or on.ignored else [NOTHING_COMPARED]
     return Check(
         trials.words,
         sqnr=on.sqnr if is_known else math.nan,
@@ -229,7 +227,7 @@ def _found(trials: Trials, on: Quality, off: Quality, alone: Quality, each: Qual
         bare_sqnr=alone.sqnr if is_known and alone.outputs else math.nan,
         kinds=on.by_label() if is_known and len(on.labels) > 1 else {},
         proves=trials.proves,
-        notes=(*blank_notes(on, samples=trials.feeds if trials.proves else ()), *nothing, *trials.notes),
+        notes=(*comparison_notes(on, samples=trials.feeds if trials.proves else ()), *trials.notes),
         kld=on.kld,
         flips=on.flips,
         decides_alike=on.decides_alike and off.decides_alike,
@@ -311,7 +309,7 @@ def _regions(ran: Iterable[Kernel], quantized: Path) -> tuple[RegionTime, ...]:
     return region_times(kernels, load_written(quantized)) if is_told else ()
 
 
-def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alone: Quality) -> Check:
+def _noted(check: Check, on: Quality, off: Quality, alone: Quality) -> Check:
     """`check` with what is odd about it.
 
     Args:
@@ -320,10 +318,6 @@ def _noted(check: Check, random: frozenset[str], on: Quality, off: Quality, alon
     Raises:
         CheckFailed: without the library the model computes something else.
     """
-    if random:
-        names = ", ".join(f"'{name}'" for name in sorted(random))
-        one = len(random) == 1
-        check = check.noting(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
     is_other = not alone.only_decides and alone.sqnr < min(on.sqnr - 6, ROUNDED_DB)
     here, there = (f"{alone.sqnr:.1f} dB", f"{on.sqnr:.1f} dB") if is_other else alone.flips_beyond(on)
     if check.bare_ms and here:

@@ -47,6 +47,8 @@ class _Errors(click.Group):
         words = list(args)
         try:
             context = super().make_context(info_name, args, *more, **options)
+        except click.ClickException as error:
+            _end_unparsed(error)
         except KeyboardInterrupt:  # as in `invoke`: click would call it 1
             _end_interrupted()
         context.meta[WORDS] = words
@@ -70,7 +72,9 @@ class _Errors(click.Group):
             found = self._published(ctx)
             sys.stdout.flush()
             return found
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except click.ClickException as error:
+            _end_unparsed(error)
+        except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             _end_interrupted()
@@ -81,7 +85,10 @@ class _Errors(click.Group):
             if _is_of_stdout(error):
                 _end_unread(error)
             text = mirror.as_given(str(sentence))
-            click.echo(f"{'onnxq: ' if sentence.exit_code else ''}{text}", err=bool(sentence.exit_code))
+            if sentence.exit_code:
+                _tell(text)
+            else:
+                click.echo(text)
             sys.exit(int(sentence.exit_code))
 
     def _published(self, ctx: click.Context) -> Any:
@@ -97,8 +104,20 @@ class _Errors(click.Group):
         return found
 
 
+def _tell(sentence: str) -> None:
+    """The last that is said; the exit status says it too where nothing can be printed."""
+    with contextlib.suppress(OSError):
+        click.echo(f"onnxq: {sentence}", err=True)
+
+
+def _end_unparsed(error: click.ClickException) -> NoReturn:
+    with contextlib.suppress(OSError):
+        error.show()
+    sys.exit(error.exit_code)
+
+
 def _end_interrupted() -> NoReturn:
-    click.echo("onnxq: interrupted", err=True)
+    _tell("interrupted")
     sys.exit(Exit.INTERRUPTED)
 
 
@@ -115,7 +134,7 @@ def _end_unread(error: Exception) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what the interpreter still wants to flush
     is_closed = isinstance(error, BrokenPipeError)
     why = "nobody reads it any more" if is_closed else getattr(error, "strerror", None) or "the system refused it"
-    click.echo(f"onnxq: the output could not be printed: {why}; files that were written stay", err=True)
+    _tell(f"the output could not be printed: {why}; files that were written stay")
     sys.exit(Exit.UNREAD if is_closed else Exit.CANNOT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnxq.cli._folders import refuse_folders
 from onnxq.cli._given import sampling_of
 from onnxq.cli._options import DATA_OPTIONS, FORM_OPTIONS, MODEL
 from onnxq.cli._report import HTML_OPTIONS, command_line, guard_for_html, write_html
-from onnxq.errors import one_line
+from onnxq.errors import Exit, one_line
 
 
 @click.command(short_help="Show which layers each format harms.")
@@ -50,9 +51,15 @@ def analyze(model: Path, **options: Any) -> None:
     write_html(guard, options["html"], lambda: _report(model, found))
     if options["as_json"]:
         click.echo(found.to_json())
-        return
+    else:
+        _print(found, options["top"])
+    if not found.is_known:
+        sys.exit(Exit.UNCHECKED)
+
+
+def _print(found: ModelAnalysis, top: int | None) -> None:
     out = console()
-    for table in report.analysis_tables(found, options["top"], out.width):
+    for table in report.analysis_tables(found, top, out.width):
         out.print(table)
         out.print()
     for note in report.notes(found):

@@ -1,4 +1,4 @@
-"""Outputs at which a model gives no number: what is said of them."""
+"""Outputs that cannot be compared: what is said of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from onnxq.quality import Quality
 from onnxq.quality.gaps import gaps_of
+
+#: Said where outputs hold nothing that has an error.
+NOTHING_COMPARED = "no number, truth value or text came out on these inputs: nothing was compared"
 
 
 def blank_notes(
@@ -28,6 +31,16 @@ def blank_notes(
             "left out of the comparison"
         )
     return [f"{notes[0]}; {_why(samples)}", *notes[1:]] if notes else []
+
+
+def comparison_notes(quality: Quality, samples: Sequence[Mapping[str, NDArray]] = ()) -> list[str]:
+    """`blank_notes` of the float model, which outputs are random, and that nothing came out that has an error."""
+    notes = blank_notes(quality, samples=samples)
+    if quality.ignored:
+        one = len(quality.ignored) == 1
+        names = _shown(sorted(quality.ignored))
+        notes.append(f"{'output' if one else 'outputs'} {names} {'is' if one else 'are'} random: not compared")
+    return notes if notes or quality.outputs else [NOTHING_COMPARED]
 
 
 def _why(samples: Sequence[Mapping[str, NDArray]]) -> str:

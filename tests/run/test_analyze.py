@@ -22,7 +22,7 @@ from onnxq import analysis, formats
 from onnxq.analysis import Form, granularities
 from onnxq.analysis.trial import Decisions
 from onnxq.cli import main
-from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo
+from onnxq.errors import BadData, BadModel, BadRecipe, Exit, NothingToDo
 from onnxq.formats import Granularity
 from onnxq.quality import MAX_DB
 from onnxq.samples.source import inputs_of, open_data
@@ -179,6 +179,27 @@ def test_a_weight_that_a_format_cannot_hold_is_a_line_of_its_own(tmp_path: Path)
     (problem,) = analysis.analyze_model(model, ["nf4"], ["block64"]).layers[0].problems.values()
     assert "weight 'v' holds nan at [1, 2]" in problem
     assert '"problem": ""' in run("benchmark", model, "-w", "nf4", "--json")
+
+
+@pytest.mark.parametrize(
+    ("last", "note"),
+    [
+        ("b = Sub(a, a)  z = Div(b, b)", "the float model gives no finite number at 'z' on these inputs: not compared"),
+        ("b = RandomUniformLike(a)  z = Identity(b)", "output 'z' is random: not compared"),
+        ("b = Greater(a, a)  z = NonZero(b)", "no number, truth value or text came out on these inputs"),
+    ],
+)
+def test_outputs_that_say_nothing_are_said(last: str, note: str, tmp_path: Path) -> None:
+    kind = "int64[2,C]" if "NonZero" in last else "float[N,16]"
+    text = f"g (float[N,64] x) => ({kind} z) {{ [up] h = MatMul(x, v)  [down] a = MatMul(h, w)  {last} }}"
+    model = tiny.save(tiny.model(text, {"v": V, "w": W}), tmp_path)
+    np.save(tmp_path / "x.npy", samples(5, 64)[0]["x"])
+    found = analysis.analyze_model(model, ["nf4"], data=samples(5, 64))
+    assert note in found.note
+    assert not found.is_known
+    done = CliRunner().invoke(main, ["analyze", str(model), "-w", "nf4", "--data", str(tmp_path / "x.npy")])
+    assert (done.exit_code, note in done.stdout) == (Exit.UNCHECKED, True)
+    run("analyze", model, "-w", "nf4")
 
 
 def test_what_cannot_be_analyzed_is_said(tmp_path: Path) -> None:

@@ -349,6 +349,20 @@ def test_a_closed_pipe_behind_stdout(model: Path) -> None:
     assert (model.parent / "plan.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [([], Exit.USAGE), (["nonsense"], Exit.USAGE), (["plan"], Exit.USAGE), (["plan", "none.onnx"], Exit.CANNOT)],
+)
+def test_a_full_disk_behind_stderr_leaves_the_status(words: list[str], status: Exit, tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "onnxq", *words]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=full, timeout=120, cwd=tmp_path, env=environment
+        )
+    assert done.returncode == status
+
+
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-", swept("2>&-"), swept("<&-")])
 def test_closed_streams_lead_nowhere(closed: str, model: Path) -> None:
     """Else what libraries print goes into the file that is being written, whose number the stream's is."""
