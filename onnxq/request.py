@@ -119,8 +119,6 @@ class Request:
                 "repeat the command 'onnxq train' with which it was made"
             )
         held_back = self.sampling.held_back if old.held_back is None else old.held_back
-        if held_back < 1:
-            raise BadRecipe(f"the metadata of '{like}' that say how it was made are damaged: held_back is {held_back}")
         return dataclasses.replace(
             self,
             recipe=old.asked_recipe,

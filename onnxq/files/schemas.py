@@ -121,7 +121,7 @@ class SignatureFile(Struct):
     is_given: bool = False
     is_checked: bool = True
     is_trained: bool = False
-    held_back: int | None = None
+    held_back: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
     profile: str = ""
     machine: str = ""
 

@@ -21,7 +21,7 @@ from onnxq.errors import BadRecipe
 from onnxq.files import limits, schemas
 from onnxq.model.load import load_model
 from onnxq.plan import CHOICE_TYPES, Choice, Plan, plan_from
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, require_scheme
 from onnxq.version import __version__
 
 KEY, PLAN_KEY = "onnxq", "onnxq.plan"
@@ -121,6 +121,7 @@ def signature_of(model: ir.Model) -> Signature | None:
     try:
         found = schemas.checked(limits.parse_json(model.metadata_props[KEY]), schemas.SignatureFile)
         recipe = schemas.checked(found.recipe, Recipe)
+        require_scheme(found.asked)
         plan = _plan_of(model.metadata_props[PLAN_KEY])
     except (ValueError, BadRecipe) as error:
         raise BadRecipe(f"the metadata that say how the model was made are damaged: {error}") from None

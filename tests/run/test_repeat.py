@@ -301,16 +301,29 @@ def test_like_takes_no_other_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Path("new.onnx").read_bytes() == Path("old.onnx").read_bytes()
 
 
-def test_damaged_metadata_are_refused(tmp_path: Path) -> None:
-    old = onnxq.quantize(net(tmp_path), tmp_path / "old.onnx", "w4a16").output
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        (PLAN_KEY, lambda text: text.replace("packed", "baked")),
+        (KEY, lambda text: json.dumps(json.loads(text) | {"asked": "w4a17"})),
+        (KEY, lambda text: json.dumps(json.loads(text) | {"held_back": 0})),
+        (KEY, lambda text: json.dumps(json.loads(text) | {"held_back": 10**30})),
+        (KEY, lambda text: json.dumps(json.loads(text) | {"recipe": {"scheme": "nonsense"}})),
+    ],
+)
+def test_damaged_metadata_are_refused(key: str, change: Callable[[str], str], tmp_path: Path) -> None:
+    old = onnxq.quantize(model := net(tmp_path), tmp_path / "old.onnx", "w4a16").output
     proto = onnx.load(old)
     for entry in proto.metadata_props:
-        if entry.key == PLAN_KEY:
-            entry.value = entry.value.replace("packed", "baked")
+        if entry.key == key:
+            entry.value = change(entry.value)
     onnx.save(proto, old)
     with pytest.raises(BadRecipe, match="metadata that say how the model was made are damaged"):
         read_signature(old)
     assert "are damaged" in run("inspect", old)
+    said = run("quantize", model, "--like", old, "-o", tmp_path / "new.onnx", exit_code=1)
+    assert f"'{old}': the metadata that say how the model was made are damaged" in said
+    assert not (tmp_path / "new.onnx").exists()
 
 
 def test_inspect_shows_how_a_model_was_made(tmp_path: Path) -> None:
