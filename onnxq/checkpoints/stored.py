@@ -19,6 +19,9 @@ from onnxq.formats.kinds import arguments
 SAFE = 1e30
 #: Of zero points: codes of 8 bits less these are exact in float32.
 _MOST_ZERO = 1 << 23
+#: Of quantizing, by the words of configurations: neither GPTQ's tensors nor AWQ's.
+_METHODS = {"aqlm", "bitnet", "bitsandbytes", "compressed-tensors", "eetq", "exl2", "exl3", "fp8"}
+_METHODS |= {"higgs", "hqq", "quanto", "quip", "spqr", "torchao", "vptq"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +151,17 @@ def require_alone(tensors: Mapping[str, Any], name: str, main: str, *others: str
     for part in others:
         if key(name, part) in tensors:
             raise BadModel(f"'{key(name, main)}' has '{key(name, part)}' beside it, which onnxq does not read there")
+
+
+def require_method(config: Mapping[str, Any], source: str, what: str, *others: str) -> None:
+    """Refuse a tensor whose names and shapes say `what`, where the configuration says that it is something else.
+
+    Raises:
+        BadModel: it says one of `_METHODS`, or of `others`.
+    """
+    method = str(config.get("quant_method", "")).lower()
+    if method in _METHODS or method in others:
+        raise BadModel(f"'{source}' is a tensor of {what}, but the configuration says quant_method {method}")
 
 
 def of_type(name: str, array: NDArray, *kinds: Any) -> NDArray:

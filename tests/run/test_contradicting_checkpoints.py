@@ -136,6 +136,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"tensors": AWQ | {"a.g_idx": np.zeros(K, np.int32)}, "config": {"quant_method": "awq"}},
         UNLIKE,
     ),
+    "awq of another method": ({"tensors": AWQ, "config": {"quant_method": "gptq"}}, "says quant_method gptq"),
     "awq in other codes": ({"tensors": AWQ, "config": {"quant_method": "awq", "bits": 8}}, "configuration says 8"),
     "bytes for a GPU": (
         {"tensors": {"a.weight": ONES, "a.SCB": np.ones(N, np.float32), "a.weight_format": np.full(1, np.nan)}}, GPU

@@ -26,6 +26,7 @@ from onnxq.checkpoints.stored import (
     of_shape,
     of_type,
     require_alone,
+    require_method,
     required,
 )
 from onnxq.errors import BadModel
@@ -47,6 +48,7 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     version = str(checkpoint.config.get("version", "gemm")).lower()
     if version != "gemm":
         raise BadModel(f"'{source}' is of AWQ's version {version}; only gemm, its format of files, is read")
+    require_method(checkpoint.config, source, "AWQ", "gptq")
     require_alone(checkpoint, name, MAIN, "g_idx")
     bits = checkpoint.config.get("bits", checkpoint.config.get("w_bit", 4))
     if bits != 4:

@@ -29,6 +29,7 @@ from onnxq.checkpoints.stored import (
     names_with,
     of_type,
     optional,
+    require_method,
     required,
 )
 from onnxq.errors import BadModel
@@ -37,9 +38,6 @@ MAIN, PARTS = "qweight", ("qweight", "qzeros", "scales", "g_idx", "bias")
 BITS = (2, 3, 4, 5, 6, 7, 8)
 #: Others are laid out for particular kernels (marlin, bitblas), and made of these when a model is loaded.
 FORMATS = ("gptq", "gptq_v2")
-#: Whose weights are something else, by tensors of the same names or others.
-FOREIGN = {"aqlm", "bitnet", "bitsandbytes", "compressed-tensors", "eetq", "exl2", "exl3", "fp8"}
-FOREIGN |= {"higgs", "hqq", "quanto", "quip", "spqr", "torchao", "vptq"}
 #: Where a configuration says that layers differ.
 _BY_LAYER = ("dynamic", "extra_config", "modules_in_block_to_quantize")
 
@@ -66,9 +64,7 @@ def _open(checkpoint: Checkpoint, name: str) -> Stored:
     said = str(checkpoint.config.get("checkpoint_format") or "gptq").lower()
     if said not in FORMATS:
         raise BadModel(f"'{source}' is laid out as {said:.40}; save the checkpoint in the format gptq or gptq_v2")
-    method = str(checkpoint.config.get("quant_method") or "gptq").lower()
-    if method in FOREIGN:
-        raise BadModel(f"'{source}' is a tensor of GPTQ, but the configuration says quant_method {method}")
+    require_method(checkpoint.config, source, "GPTQ")
     packed = of_type(source, checkpoint[source], np.int32, np.uint32)
     scales = required(checkpoint, name, MAIN, "scales")
     zeros = of_type(key(name, "qzeros"), required(checkpoint, name, MAIN, "qzeros"), np.int32, np.uint32)
