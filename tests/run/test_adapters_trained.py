@@ -125,6 +125,49 @@ def test_an_interrupted_training_goes_on_bit_for_bit_and_the_same_seed_gives_the
         train(base, "parts.onnx_adapter", data, progress_file=kept)
 
 
+HISTORY = "comes to what it says of itself"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"said": {"step": 61}}, HISTORY),
+        ({"said": {"updates": 12}}, HISTORY),
+        ({"said": {"updates": 0}}, HISTORY),
+        ({"said": {"skipped": 1}}, HISTORY),
+        ({"said": {"losses": [[0, 1e39]]}}, HISTORY),
+        ({"said": {"losses": [[0, 1.0], [10, 0.5], [5, 0.4]]}}, HISTORY),
+        ({"said": {"losses": [[0, 1.0], [11, 0.5]]}}, HISTORY),
+        ({"said": {"losses": [[-1, 1.0]]}}, "does not say how far a training came"),
+        ({"square.0": -1.0}, "'square.0' holds squares below 0"),
+        ({"mean.1": np.nan}, "'mean.1' is not the"),
+        ({"best.0": np.inf}, "'best.0' is not the"),
+        ({"now.1": None}, "'now.1' is not the"),
+    ],
+)
+def test_progress_that_no_training_makes_is_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    base = adapters.quantized(tmp_path)
+    data, kept = samples(tmp_path, base), tmp_path / "kept.npz"
+    with pytest.raises(KeyboardInterrupt):
+        train(base, "a.onnx_adapter", data, progress_file=kept, progress=Stops(12))
+    with np.load(kept) as file:
+        arrays = dict(file)
+    said = json.loads(bytes(arrays["progress"]))
+    assert (said["step"], said["updates"], said["skipped"]) == (10, 10, 0)
+    for name, x in changed.items():
+        if name == "said":
+            arrays["progress"] = np.frombuffer(json.dumps(said | x).encode(), np.uint8)
+        elif x is None:
+            del arrays[name]
+        else:
+            arrays[name].flat[0] = x
+    np.savez(kept, **arrays)
+    before = kept.read_bytes()
+    with pytest.raises(BadData, match=words):
+        train(base, "a.onnx_adapter", data, progress_file=kept)
+    assert kept.read_bytes() == before and not (tmp_path / "a.onnx_adapter").exists()
+
+
 def test_any_seed_is_one(tmp_path: Path) -> None:
     """Of numpy's, which has no end to them; torch has."""
     base = adapters.quantized(tmp_path)

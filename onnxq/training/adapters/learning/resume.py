@@ -89,7 +89,10 @@ def _require_possible(path: Path, said: schemas.TrainingFile, steps: int) -> Non
         BadData: no training of so many steps comes to such numbers: losses of float32, looked at one after the other.
     """
     looks = [step for step, _ in said.losses]
-    are_losses = all(abs(loss) <= np.finfo(np.float32).max for _, loss in said.losses)
+    largest = float(np.finfo(np.float32).max)
+    are_losses = all(abs(loss) <= largest for _, loss in said.losses)
     is_in_order = looks == sorted({*looks}) and (not looks or looks[-1] <= said.step)
-    if said.step > steps or not 0 <= said.step - said.updates <= said.step or not are_losses or not is_in_order:
+    left_out = said.step - said.updates  # `skipped` are the last of those, and all where nothing was ever learnt
+    is_counted = said.skipped <= left_out <= said.step <= steps and (said.updates > 0 or said.skipped == said.step)
+    if not is_counted or not are_losses or not is_in_order:
         raise BadData(f"'{path}' is damaged: no training of {steps} steps comes to what it says of itself")
