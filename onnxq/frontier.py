@@ -145,6 +145,9 @@ def search(  # noqa: PLR0913 - a door for users
     if not 2 <= points <= 1000:
         raise BadRecipe(f"a front of {points} points is none; 2 to 1000")
     environment = Environment(threads, progress, Guard() if guard is None else guard)
+    kept = None if progress_file is None else Path(progress_file)
+    if kept is not None:
+        environment.guard.writes(kept, "-o", meter.is_progress)
     here, _, data = mirror.read_and_written(model, None, data)
     request = Request(
         model=here,
@@ -162,7 +165,7 @@ def search(  # noqa: PLR0913 - a door for users
     )
     request = asked(request, "latency=1" if latency else "size=1", formats, logits)
     with environment.sharing(effort.cluster):
-        return _found(request, points, None if progress_file is None else Path(progress_file), latency=latency)
+        return _found(request, points, kept, latency=latency)
 
 
 def _found(request: Request, points: int, progress_file: Path | None, *, latency: bool) -> Frontier:

@@ -30,7 +30,6 @@ from onnxq.errors import BadRecipe, amount
 from onnxq.files.guard import may_write_in
 from onnxq.preference import SEARCHES
 from onnxq.searching.budget import parse_budget
-from onnxq.searching.meter import is_progress
 
 
 @click.command(short_help="Show which plans are the best of their size, and write one.")
@@ -79,7 +78,6 @@ def search(model: Path, **options: Any) -> None:
     progress_file = None
     if options["output"] or may_write_in(Path()):  # else only a next search would miss what is kept
         progress_file = progress_of(options["output"] or Path(model.name))
-        guard.writes(progress_file, "-o", is_progress)
     with Bars(console(stderr=True)) as bars:
         found = frontier.search(
             model,

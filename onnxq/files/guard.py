@@ -84,8 +84,8 @@ class Guard:
 
         Args:
             option: what the user changes to have it elsewhere.
-            is_progress: of a file that keeps progress, says whether one that is there does, which may be replaced
-                unasked. It has to be that file itself: nobody named what a link leads to.
+            is_progress: of a file that keeps progress, says whether one that is there does. That is replaced unasked,
+                and nothing else, even by force: nobody named it, nor what a link leads to.
 
         Raises:
             BadOutput: it is read, there already, written by another option, no file, or its folder cannot be written.
@@ -102,11 +102,9 @@ class Guard:
                 raise BadOutput(f"'{path}' is where what is printed goes; choose another name with {option}")
             if mirror.is_there(path) and not self.force:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
-            if is_progress is not None and path.is_symlink():
-                advice = f"remove it, or choose another name with {option}"
-                raise BadOutput(f"'{path}' is a link, and progress is not kept through one; {advice}")
-            may_replace = self.force or (is_progress is not None and path.exists() and is_progress(path))
-            if os.path.lexists(path) and not may_replace:
+            if is_progress is not None:
+                _require_progress(path, option, is_progress)
+            elif os.path.lexists(path) and not self.force:
                 raise BadOutput(f"'{path}' exists; give --force to replace it, or another name with {option}")
         self._written[path] = option
         if self.force:
@@ -221,6 +219,18 @@ class Guard:
         real = os.path.realpath(path)
         names = (real, _kind_of(real)) if os.path.exists(real) else (real,)
         return any(_read_at.get(name, -1) > self._begun for name in names)
+
+
+def _require_progress(path: Path, option: str, is_progress: Callable[[Path], bool]) -> None:
+    """
+    Raises:
+        BadOutput: something else is there than progress of onnxq.
+    """
+    advice = f"move it away, or choose another name with {option}"
+    if path.is_symlink():
+        raise BadOutput(f"'{path}' is a link, and progress is not kept through one; {advice}")
+    if path.exists() and not is_progress(path):
+        raise BadOutput(f"'{path}' is where progress is kept, and something else is there; {advice}")
 
 
 def _is_read(path: Path, option: str) -> BadOutput:

@@ -269,10 +269,12 @@ def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
     assert Path("target.json").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_foreign_file_called_like_progress_stays(folder: Path) -> None:
+@pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])
+def test_a_foreign_file_called_like_progress_stays(folder: Path, force: list[str]) -> None:
+    """--force is about outputs; nobody named this one."""
     Path("r.partial").write_text("precious")
-    words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r")
-    assert "'r.partial' exists" in run(*words, code=1)
+    words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r", *force)
+    assert "'r.partial' is where progress is kept, and something else is there" in run(*words, code=1)
     assert Path("r.partial").read_text() == "precious"
 
 
@@ -290,7 +292,7 @@ def test_progress_is_not_kept_through_a_link(name: str, begin: str, words: list[
     Path("another").write_text(begin)
     Path(name).symlink_to("another")
     said = run(*words, *force, code=1)
-    assert f"'{name}' is a link, and progress is not kept through one; remove it, or choose another name" in said
+    assert f"'{name}' is a link, and progress is not kept through one; move it away, or choose another name" in said
     assert Path(name).is_symlink() and Path("another").read_text() == begin
 
 

@@ -65,8 +65,14 @@ def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> N
     (tmp_path / "o.onnx.search").write_text('{"search":"other","plans":{"x":{"harm":0.0,"sqnr":1.0}}}')
     assert quantized(folder, tmp_path / "o.onnx", budget="bits=4").check is not None
     (tmp_path / "p.onnx.search").write_text("my notes")
-    with pytest.raises(OnnxqError, match="exists; give --force"):
-        quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=False)
+    for force in (False, True):
+        with pytest.raises(OnnxqError, match="is where progress is kept, and something else is there"):
+            quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=force)
+    for name in ("p.onnx.search", folder / "plain.npz", folder / "model.onnx"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(OnnxqError, match="something else is there"):
+            front(folder, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
 
 
 def front(folder: Path, kept: Path) -> onnxq.Frontier:
