@@ -21,21 +21,22 @@ JOURNAL = "journal"
 #: How a model's file spells where data lie: protobuf's key and value of `StringStringEntryProto`, up to the length.
 _LOCATION = b"\n\x08location\x12"
 _CHUNK, _LONGEST = 1 << 22, 1 << 13
-#: What the file of a model begins with: the field `ir_version`.
+#: What the file of a model begins with: the field `ir_version`; or another of its fields, as odd writers order them.
 _MODEL = b"\x08"
+_FIELDS = b"\x08\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca\xd2"
 #: How names of data end, and the letters that JSON and protobuf's text spell as they are.
 _SUFFIX, _PLAIN = b".data", re.compile(r"[A-Za-z0-9._-]*$")
 #: Suffixes of models that onnx reads as JSON or text.
 _TEXTS = (".json", ".onnxjson", ".textproto", ".prototxt", ".pbtxt", ".txtpb", ".onnxtxt", ".onnxtext")
 
 
-def write_journal(folder: Path, model: Path, files: Iterable[Path]) -> None:
-    """Leave in a staging folder which data files may go once `model` does not refer to them.
+def write_journal(folder: Path, files: Iterable[Path]) -> None:
+    """Leave in a staging folder which data files may go once no model beside it refers to them.
 
     Args:
         files: there already, or still in the staging folder, from where they are moved.
     """
-    table = {"model": model.name, "data": {file.name: _which(file) for file in files}}
+    table = {"data": {file.name: _which(file) for file in files}}
     (folder / JOURNAL).write_text(json.dumps(table), encoding="utf-8")
 
 
@@ -54,11 +55,11 @@ def settle(folder: Path, *, is_own: bool = False) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_size > limits.TEXT_BYTES:
             return True
         table = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        model, files = folder.parent / str(table["model"]), {str(name): which for name, which in table["data"].items()}
+        files = {str(name): which for name, which in table["data"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True  # nothing was moved yet
     try:
-        named = [name for name in files if _is_own(name, model)]
+        named = [name for name in files if is_called_by_content(name)]
         known = [name for name in named if is_own or _is_still(folder.parent / name, files[name])]
         for name in _without_those_referred_to(known, folder.parent):
             faults.point("publish.old_data")
@@ -87,7 +88,7 @@ def own_data(model: Path) -> list[Path]:
     """
     if model.is_symlink() or not model.is_file():
         return []
-    found = [model.with_name(name) for name in locations(model) if _is_own(name, model)]
+    found = [model.with_name(name) for name in locations(model) if is_called_by_content(name)]
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
@@ -99,13 +100,9 @@ def data_name(model: Path, digest: str) -> str:
     return f"{stem}.{digest}.data"
 
 
-def _is_own(name: str, model: Path) -> bool:
-    """Whether it is a name of data that are of one model only: by its hash, or as earlier versions called them."""
-    return name == f"{model.name}.data" or is_called_by_content(name)
-
-
 def is_called_by_content(name: str) -> bool:
-    """Whether it is a name of data by the hash of their bytes, which no other bytes have."""
+    """Whether it is a name of data by the hash of their bytes, which no other bytes have, and no other program gives.
+    Data called like their model (`model.onnx.data`, as torch has it) may be those of several."""
     return re.fullmatch(r"[^/\0]+\.[0-9a-f]{16}\.data", name) is not None
 
 
@@ -115,7 +112,7 @@ def _without_those_referred_to(names: Iterable[str], folder: Path) -> list[str]:
     for path in folder.iterdir() if left else ():
         if path.is_file() and not os.access(path, os.R_OK):
             return []  # it may be a model of somebody else's, which speaks of any
-        if is_model(path) or path.suffix in _TEXTS:
+        if is_model(path, _FIELDS) or path.suffix in _TEXTS:
             left -= _spoken_of(left, path)
     return sorted(left)
 
@@ -132,15 +129,15 @@ def _spoken_of(names: Iterable[str], file: Path) -> set[str]:
     return {name for name, end in ends.items() if end in found}
 
 
-def is_model(path: Path) -> bool:
-    """Whether a file may be a model, to judge by its name or how it begins."""
+def is_model(path: Path, begins: bytes = _MODEL) -> bool:
+    """Whether a file may be a model, to judge by its name or its first byte, one of `begins`."""
     if path.suffix == ".onnx" or not path.is_file():
         return path.is_file()
     try:
         if not path.stat().st_size:  # one of the kernel's may wait for ever
             return False
         with path.open("rb") as file:
-            return file.read(1) == _MODEL
+            return (first := file.read(1)) != b"" and first in begins
     except OSError:
         return False
 

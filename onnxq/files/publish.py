@@ -39,7 +39,7 @@ def publish(staged: Path, output: Path, *, replace: bool = True, read: Iterable[
             if new or old:
                 faults.point("publish.journal")
                 ours = [file for file in new if not output.with_name(file.name).exists()]
-                data_files.write_journal(staged.parent, output, [*ours, *old])
+                data_files.write_journal(staged.parent, [*ours, *old])
             for file in new:
                 faults.point("publish.data")
                 if not _is_there(file, output.with_name(file.name)):

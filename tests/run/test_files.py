@@ -233,13 +233,25 @@ def test_data_that_only_look_like_those_of_the_output_stay(monkeypatch: pytest.M
     Path("copy.onnx").unlink()
 
 
-@pytest.mark.parametrize(("location", "stays"), [("out.onnx.data", False), ("shared.bin", True)])
-def test_data_of_earlier_versions_go_with_their_model(location: str, stays: bool, folder: Path) -> None:
-    """Data of any other name may be those of several models."""
+@pytest.mark.parametrize("location", ["out.onnx.data", "shared.bin"])
+def test_data_that_other_programs_wrote_stay_when_their_model_is_replaced(location: str, folder: Path) -> None:
+    """They may be those of several models, some of them perhaps packed, or elsewhere."""
     proto = tiny.model(MATMUL, CONSTANTS)
     onnx.save(proto, "out.onnx", save_as_external_data=True, location=location, size_threshold=0)
     run("quantize", "in.onnx", "-s", "w8a16", "--no-check", "-o", "out.onnx", "-f")
-    assert Path(location).exists() is stays
+    assert Path(location).exists()
+
+
+def test_data_stay_that_a_model_under_another_name_refers_to(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Its fields may be in any order."""
+    monkeypatch.setattr(write, "SINGLE_FILE_BYTES", 0)
+    run("quantize", "in.onnx", "-s", "w4a16", "--no-check", "-o", "out.onnx")
+    (data,), whole = write.own_data(Path("out.onnx")), onnx.load("out.onnx", load_external_data=False)
+    graph = onnx.ModelProto(graph=whole.graph)
+    whole.ClearField("graph")
+    Path("b.model").write_bytes(graph.SerializeToString() + whole.SerializeToString())
+    run("quantize", "in.onnx", "-s", "w8a16", "--no-check", "-o", "out.onnx", "-f")
+    assert data.exists()
 
 
 @pytest.mark.parametrize("name", ["x" * 250 + ".onnx", b"\xff\xfe.onnx".decode("utf-8", "surrogateescape")])
