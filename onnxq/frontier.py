@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -88,7 +89,8 @@ class Frontier:
         table = {"model": str(self.model), "runs": self.runs, "weights": self.elements, "harm": self.harm}
         return json.dumps(table | {"points": [point.to_dict() for point in self.points]}, indent=1)
 
-    def nearest(self, quantity: str, amount: float) -> Point:
+    @bounded
+    def nearest(self, quantity: Literal["size", "bits"], amount: float) -> Point:
         """The most accurate point within a bound.
 
         Args:

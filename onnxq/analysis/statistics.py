@@ -123,9 +123,28 @@ def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
     >>> round(stats.mse, 4), stats.max_abs, round(stats.sqnr, 1)
     (0.0833, 0.5, 19.2)
     """
-    sums = ErrorSums()
-    sums.add(arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'"))
-    return sums.stats()
+    x, y = arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'")
+    exponent, sums = _exponent(x, y), ErrorSums()
+    if exponent:
+        x, y = (np.ldexp(each.astype(np.float64), -exponent) for each in (x, y))
+    sums.add(x, y)
+    found = sums.stats()
+    if not exponent:
+        return found
+    with np.errstate(over="ignore", under="ignore"):
+        return dataclasses.replace(
+            found,
+            mse=float(np.ldexp(found.mse, 2 * exponent)),
+            mean_abs=float(np.ldexp(found.mean_abs, exponent)),
+            max_abs=float(np.ldexp(found.max_abs, exponent)),
+            bias=float(np.ldexp(found.bias, exponent)),
+        )
+
+
+def _exponent(x: NDArray, y: NDArray) -> int:
+    """By which power of two numbers are divided whose squares float64 does not hold; 0: their squares it does."""
+    largest = max(float(np.abs(each).max(initial=0)) for each in (x, y))
+    return 0 if not largest or 1e-140 < largest < 1e140 or not math.isfinite(largest) else math.frexp(largest)[1]
 
 
 def retention(in_float: float, quantized: float, *, higher_is_better: bool = True) -> float:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
+import numpy as np
+
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.files.data_files import own_data
 from onnxq.runtime.library import session
@@ -133,8 +135,10 @@ def _imported(word: str) -> Evaluate:
 
 
 def _finite(found: object) -> float | None:
-    """A number as Python's own; None: it is none, or too large for that."""
+    """A number as Python's own; None: it is none, masked, or too large for that."""
     try:
+        if np.ma.is_masked(found):
+            return None
         if not isinstance(found, Real) and callable(getattr(found, "item", None)):
             found = found.item()  # type: ignore[attr-defined]  # an array or tensor of one number; others refuse
         number = float(found) if isinstance(found, Real) else math.nan

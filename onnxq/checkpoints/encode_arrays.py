@@ -25,7 +25,7 @@ from onnxq.checkpoints.gguf_file import Gguf, Value, write_gguf
 from onnxq.checkpoints.own_file import KEY, TABLE, TYPES
 from onnxq.checkpoints.shards import Claimed, Shards, move_all, require_one_form
 from onnxq.checkpoints.tensors import FOREIGN, Safetensors, bits_of, open_checkpoint, safetensors_type
-from onnxq.errors import BadData, BadModel, BadRecipe, NothingToDo, first_line
+from onnxq.errors import BadData, BadModel, BadOutput, BadRecipe, NothingToDo, first_line, without_halves
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import E8M0, Granularity, QuantizedTensor
 from onnxq.model.weights import Role
@@ -242,9 +242,12 @@ def write_arrays(output: str | Path, arrays: Iterator[tuple[str, Callable[[], ND
 
     Raises:
         BadRecipe: another kind of file, or several arrays for `.npy`.
-        BadOutput: it cannot be written.
+        BadOutput: it cannot be written, or a name is none that a file can hold.
     """
     output, found = Path(output), list(arrays)
+    for name, _ in found:
+        if name != without_halves(name):
+            raise BadOutput(f"'{without_halves(name)}' cannot be the name of a tensor: it is no Unicode text")
     if output.suffix == ".npy" and len(found) == 1:
         with staging.whole(output, replace=replace) as staged, staged.open("xb") as file:
             np.save(file, found[0][1]())

@@ -104,7 +104,7 @@ def write_gguf(
         BadOutput: it cannot be written.
         ValueError: another alignment, or metadata of another type.
     """
-    if alignment < 8 or alignment % 8:
+    if not isinstance(alignment, int) or alignment < 8 or alignment % 8:
         raise ValueError(f"an alignment of {alignment} bytes is no multiple of 8")
     pairs = {"general.quantization_version": struct.pack("<II", 4, 2)}
     if alignment != ALIGNMENT:
@@ -319,7 +319,7 @@ def _bytes(name: str, tensor: QuantizedTensor | NDArray) -> tuple[int, tuple[int
 
 
 def _value(key: str, value: object) -> bytes:
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return struct.pack("<IIQ", _LIST, _TEXT, len(value)) + b"".join(map(_text, value))
     if isinstance(value, np.generic | np.ndarray):
         kind = next((number for number, form in _KINDS.items() if np.dtype(form) == value.dtype), None)

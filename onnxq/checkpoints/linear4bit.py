@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,14 +57,20 @@ class Linear4Bit:
     def __post_init__(self) -> None:
         require_types(Linear4Bit, vars(self))
         _, scales = layouts.linear4bit_groups(self.packed, self.scales, "w", self.group)
-        object.__setattr__(self, "scales", scales)
+        # Of its own, and to be read only: what kernels take is laid out once, and the caller's may be used again.
+        self._keep("packed", np.array(self.packed))
+        self._keep("scales", np.array(scales))
         if not np.isfinite(scales).all():
             raise BadModel("scales of a Linear4Bit are not finite")
         if self.bias is not None:
             if self.bias.shape != (self.outputs,):
                 raise BadModel(f"a bias of shape {list(self.bias.shape)} is none for {self.outputs} outputs")
             with np.errstate(over="ignore"):
-                object.__setattr__(self, "bias", np.ascontiguousarray(self.bias, np.float32))
+                self._keep("bias", np.array(self.bias, np.float32, order="C"))
+
+    def _keep(self, name: str, x: NDArray) -> None:
+        x.flags.writeable = False
+        object.__setattr__(self, name, x)
 
     @classmethod
     @bounded
@@ -82,7 +88,7 @@ class Linear4Bit:
         Raises:
             BadModel: they do not fit each other, or the group is not to be told.
         """
-        codes, steps = np.asarray(packed), _numbers(scales, "scales")
+        codes, steps = _numbers(packed, "weight", arguments.array), _numbers(scales, "scales")
         size, steps = layouts.linear4bit_groups(codes, steps, "w", group)
         return cls(codes, steps, size, None if bias is None else _numbers(bias, "bias"))
 
@@ -139,6 +145,8 @@ class Linear4Bit:
             BadModel: its tensors do not fit each other, or the group is not to be told.
         """
         tensors = checkpoint if isinstance(checkpoint, Mapping) else open_checkpoint(checkpoint)
+        if not all(isinstance(key, str) for key in tensors):
+            raise BadData("names of tensors are texts")
         there = list(names_in(tensors))
         if name is None and len(there) == 1:
             name = there[0]
@@ -148,10 +156,11 @@ class Linear4Bit:
         packed, scales, bias, size = (tensors.get(key_of(name, part)) for part in (WEIGHT, SCALES, BIAS, GROUP))
         if packed is None or scales is None:
             raise BadData(f"'{key_of(name, WEIGHT)}' has no {key_of(name, SCALES)}")
-        found, scales = layouts.linear4bit_groups(
-            packed, scales, name, group_of(size, name) if group is None else group
-        )
-        return cls(packed, scales, found, None if bias is None else _numbers(bias, "bias"))
+        if group is None and size is not None:
+            group = group_of(_numbers(size, "group", arguments.array), name)
+        codes = _numbers(packed, "weight", arguments.array)
+        found, scales = layouts.linear4bit_groups(codes, _numbers(scales, "scales"), name, group)
+        return cls(codes, scales, found, None if bias is None else _numbers(bias, "bias"))
 
     @bounded
     def save(self, path: str | Path, name: str = "layer", *, replace: bool = False) -> None:
@@ -261,14 +270,17 @@ def kernel_block(group: int, k: int) -> tuple[int, int]:
     return product.SMALLEST * next(n for n in range(most, 0, -1) if units % n == 0), length
 
 
+@bounded
 def save_layers(path: str | Path, layers: Mapping[str, Linear4Bit], *, replace: bool = False) -> None:
     """Write layers by name into a new `.safetensors` or `.npz` file.
 
     Raises:
-        BadRecipe: another kind of file.
+        BadRecipe: another kind of file, or what is no layer.
         BadOutput: it cannot be written, or is there already and not to be replaced.
     """
-
+    for name, layer in layers.items():
+        if not isinstance(name, str) or not isinstance(layer, Linear4Bit):
+            raise BadRecipe(f"layers are Linear4Bit by name, not {type(layer).__name__} by {type(name).__name__}")
     if os.path.lexists(path) and not replace:
         raise BadOutput(f"'{path}' exists; choose another name, or replace=True")
     tensors: dict[str, NDArray] = {}
@@ -284,14 +296,14 @@ def _unpacked(layer: Linear4Bit) -> QuantizedTensor:
     return layouts.from_linear4bit(layer.packed, layer.scales, "w", layer.group)
 
 
-def _numbers(x: ArrayLike, what: str) -> NDArray:
-    """An array of real numbers.
+def _numbers(x: ArrayLike, what: str, read: Callable[[ArrayLike, str], NDArray] = arguments.numbers) -> NDArray:
+    """An array of real numbers, or of what `read` makes.
 
     Raises:
         BadModel: it is none.
     """
     try:
-        return arguments.numbers(x, what)
+        return read(x, what)
     except ValueError as error:
         raise BadModel(str(error)) from None
 

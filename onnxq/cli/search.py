@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -67,7 +67,8 @@ def search(model: Path, **options: Any) -> None:
     guard = guard_of(options)
     announced(guard, options["html"])
     at = None if options["at"] is None else parse_budget(options["at"])
-    if at is not None and at.quantity not in ("size", "bits"):
+    quantity: Literal["size", "bits"] = "bits" if at is not None and at.quantity == "bits" else "size"
+    if at is not None and at.quantity != quantity:
         raise BadRecipe("--at: a point is chosen by size=25% or bits=3.5")
     if (at is None) != (options["output"] is None):
         raise BadRecipe(
@@ -99,7 +100,7 @@ def search(model: Path, **options: Any) -> None:
             progress=bars,
         )
     if at is not None:
-        guard.write_text(options["output"], found.nearest(at.quantity, at.amount).plan.to_json())
+        guard.write_text(options["output"], found.nearest(quantity, at.amount).plan.to_json())
     if options["report"]:
         guard.write_text(options["report"], found.to_json())
     write_html(guard, options["html"], lambda: _report(model, found))

@@ -83,7 +83,8 @@ def staging(output: Path) -> Iterator[Path]:
         BadOutput: the disk is full, or the folder cannot be written to.
     """
     with as_sentences(output):
-        folder, lock, spare = _open(output.parent)
+        parent = output.parent.absolute()  # wherever this process is when it is removed
+        folder, lock, spare = _open(parent)
     try:
         with as_sentences(output):
             yield folder
@@ -93,7 +94,7 @@ def staging(output: Path) -> Iterator[Path]:
         made_here.discard(os.path.realpath(folder))
         with contextlib.suppress(OSError):
             faults.point("staging.remove")
-            with alone_in(output.parent) as alone:
+            with alone_in(parent) as alone:
                 _remove(folder, alone)
         os.close(lock)
 

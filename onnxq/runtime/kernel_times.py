@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 #: Operators of our own that compute in steps.
 REGIONS = ("Region", "Bf16Region")
 _VARIABLE = "ONNXQ_PROFILE"
+_lock = threading.Lock()
 _NODE = re.compile(r"onnxq node '(.*)', (\w*), (\d+) runs, least us of each step")
 _STEP = re.compile(r" *(\d+\.\d+)  (\d+) (\w+)")
 
@@ -58,15 +60,16 @@ class StepTime:
 @contextlib.contextmanager
 def written_to(path: Path) -> Iterator[None]:
     """Regions of sessions opened in this block add their times to the file at `path` when the sessions end."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
+    with _lock:  # the variable is the process's; other threads open sessions too
+        before = os.environ.get(_VARIABLE)
+        os.environ[_VARIABLE] = str(path)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_VARIABLE]
+            else:
+                os.environ[_VARIABLE] = before
 
 
 def read(path: Path) -> list[StepTime]:

@@ -103,12 +103,14 @@ def _run_file(path: Path) -> ModuleType:
 @contextlib.contextmanager
 def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
     """Code of the user's own is at work: whatever it raises becomes a sentence, as does `sys.exit`; who presses Ctrl-C
-    or ends this process is heard. How numpy takes errors, and where is printed, is as before afterwards.
+    or ends this process is heard. How numpy takes errors is as before afterwards; under the command line, so is where
+    things are printed.
 
     Raises:
         the given kind of error: it failed, or left this process in another folder or without its streams.
     """
-    process, folder, streams, modules = os.getpid(), _folder(), (sys.stdout, sys.stderr), set(sys.modules)
+    process, folder, modules = os.getpid(), _folder(), set(sys.modules)
+    streams = (sys.stdout, sys.stderr)
     supervisor.calling(what)
     calls_the_users()
     try:
@@ -123,7 +125,8 @@ def failing(what: str, error: type[OnnxqError] = BadData) -> Iterator[None]:
             os._exit(0)
         supervisor.calling("")
         _remember(sys.modules.keys() - modules)
-        changed = _put_back(folder, streams)
+        # In a program of the user's own, other threads of it may have done that, or count on it.
+        changed = _put_back(folder, streams) if supervisor.is_at_work() else _moved(folder)
     if changed:
         raise error(f"{what} {changed}")
 
@@ -135,6 +138,12 @@ def _folder() -> str:
         return ""
 
 
+def _moved(folder: str) -> str:
+    """What is wrong where paths are relative to another folder now, or ""."""
+    is_same = not folder or _folder() == folder
+    return "" if is_same else "ran while the working folder changed, in which paths of the call may lie"
+
+
 def _put_back(folder: str, streams: tuple[Any, Any]) -> str:
     """Go back to the folder that paths are relative to, and see that what is printed goes where it did.
 
@@ -143,7 +152,7 @@ def _put_back(folder: str, streams: tuple[Any, Any]) -> str:
     """
     sys.stdout, sys.stderr = streams
     said = ""
-    if folder and _folder() != folder:
+    if _moved(folder):
         said = "changed the working folder, in which paths of the command lie: give it paths of its own instead"
         os.chdir(folder)
     for number, name in enumerate(("stdin", "stdout", "stderr")):

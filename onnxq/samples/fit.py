@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
+from onnxq.runtime.own_functions import shown
 from onnxq.runtime.session import Feed, Input
 
 #: Reads one sample.
@@ -130,7 +131,7 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
     _check_names(sample, by_name, where)
     feed: Feed = {}
     for name, i in by_name.items():
-        x = np.asarray(sample[name])
+        x = array_of(sample[name], f"{where}: '{name}'")
         if isinstance(i, Label):
             feed[name] = x
             continue
@@ -147,25 +148,54 @@ def fit(sample: Mapping[str, NDArray], inputs: tuple[Input, ...], where: str) ->
 
 
 #: Kinds of numbers that convert to each kind without losing what they mean.
-_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu", "O": "OUS"}
+_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "biu"}
+
+
+def array_of(x: object, what: str) -> NDArray:
+    """`x` as an array.
+
+    Raises:
+        BadData: elements are masked: what stands in their places means nothing.
+    """
+    if np.ma.is_masked(x):
+        raise BadData(f"{what} has masked elements; fill them with what the model takes for a missing value")
+    return np.asarray(x)
 
 
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:
     """`x` as `dtype`: of a kind that converts, no number beyond what `dtype` holds. NaN may mean a missing value."""
+    if _kind(dtype) == "O" and x.dtype.kind in "OUS":
+        return _texts(x, what)
     if x.dtype != dtype and _kind(x.dtype) not in _KINDS.get(_kind(dtype), ""):
-        found = (
-            "objects" if x.dtype.kind == "O" and not all(isinstance(word, str) for word in x.flat) else _name(x.dtype)
-        )
-        raise BadData(f"{what} has type {found}, the model expects {_name(dtype)}")
+        is_text = x.dtype.kind != "O" or all(isinstance(word, str) for word in x.flat)
+        raise BadData(f"{what} has type {_name(x.dtype) if is_text else 'objects'}, the model expects {_name(dtype)}")
     if x.dtype == dtype:
         return x
     with np.errstate(over="ignore"):
         converted = x.astype(dtype)
     lost = np.isinf(converted) & np.isfinite(x) if _kind(dtype) == "f" else converted != x
-    if _kind(dtype) != "O" and lost.any():
+    if lost.any():
         at = [int(i) for i in np.argwhere(lost)[0]]
         raise BadData(f"{what} holds {x[tuple(at)]} at {at}, which does not fit {dtype}")
     return converted
+
+
+def _texts(x: NDArray, what: str) -> NDArray[np.object_]:
+    """Texts as onnxruntime takes them. Bytes, of which it would make texts like "b'…'", are UTF-8, as ONNX has it.
+
+    Raises:
+        BadData: something is neither, or bytes are not of UTF-8.
+    """
+    found = np.empty(x.shape, object)
+    for i, each in enumerate(x.flat):
+        try:
+            found.flat[i] = each.decode("utf-8") if isinstance(each, bytes) else each
+        except UnicodeDecodeError:
+            raise BadData(f"{what} holds bytes that are not text in UTF-8: {each[:40]!r}") from None
+        if not isinstance(found.flat[i], str):
+            at = [int(j) for j in np.unravel_index(i, x.shape)]
+            raise BadData(f"{what} holds {shown(each)} at {at}, the model expects text")
+    return found
 
 
 def _kind(dtype: np.dtype) -> str:

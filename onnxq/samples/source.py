@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,9 +24,9 @@ from onnxq.runtime.own_functions import failing, import_function, require_call, 
 from onnxq.runtime.session import Feed, Input
 from onnxq.samples import arrays, files
 from onnxq.samples.files import Reads, Some
-from onnxq.samples.fit import Label, Read, fit
+from onnxq.samples.fit import Label, Read, array_of, fit
 from onnxq.samples.gaps.words import in_words
-from onnxq.samples.prefetch import prefetch
+from onnxq.samples.prefetch import Pulled, prefetch
 from onnxq.samples.reading import How, Reading, reading_of
 from onnxq.samples.texts.companions import Companions
 
@@ -190,8 +191,8 @@ def open_data(
     Args:
         source: a `.npz` file (arrays named like the inputs), a `.npy` file (one input), images, sounds, texts, lines of
             JSON, tables (`samples/`), a folder of files of one of these kinds, `module:function` (a generator of
-            dicts); or, from Python, a list of dicts or such a function. Arrays of an input's rank are cut along axis 0;
-            with one rank more, the first axis counts samples.
+            dicts); or, from Python, an iterable of dicts, of which no more are asked for than are used, or such a
+            function. Arrays of an input's rank are cut along axis 0; with one rank more, the first axis counts samples.
         how: how images and sounds become arrays, and texts tokens.
         model, path: in float, and its file, for what only they know: the caches of a decoder, which it fills by
             running, the vocabulary, and what lies beside the file.
@@ -250,7 +251,7 @@ def _from_python(
     inputs: tuple[Input, ...],
     name: str = "the given samples",
 ) -> Data:
-    """The samples of a function, called anew for each pass over the data, or of anything that can be listed."""
+    """The samples of a function, called anew for each pass over the data, or of anything that can be gone through."""
     if not callable(source) and (not isinstance(source, Iterable) or _is_raw(source)):
         raise BadData(
             f"{name} is of type {type(source).__name__}, neither a list of dicts nor a function that gives them"
@@ -260,7 +261,7 @@ def _from_python(
         samples: Iterable[object] = ()
     else:
         with failing(name):
-            samples = list(source) if isinstance(source, Sequence) else [_kept(sample) for sample in source]
+            samples = list(source) if isinstance(source, (list, tuple)) else Pulled(map(_kept, source))
 
     def samples_of() -> Iterator[Read]:
         with failing(name):
@@ -277,7 +278,7 @@ def _from_python(
                 if callable(source):
                     sample = _kept(sample)
                 elif isinstance(sample, Mapping):
-                    sample = {str(key): np.asarray(x) for key, x in sample.items()}
+                    sample = _arrays(sample)
             if sample is _END:
                 return
             if not isinstance(sample, dict):
@@ -294,7 +295,11 @@ def _is_raw(source: object) -> bool:
 
 def _kept(sample: object) -> object:
     """A sample whose arrays are copies: generators fill one buffer again and again, and are read ahead of the model."""
-    return {str(key): np.array(x) for key, x in sample.items()} if isinstance(sample, Mapping) else sample
+    return {key: x.copy() for key, x in _arrays(sample).items()} if isinstance(sample, Mapping) else sample
+
+
+def _arrays(sample: Mapping[Any, Any]) -> dict[str, NDArray]:
+    return {str(key): array_of(x, f"'{key}' of a sample") for key, x in sample.items()}
 
 
 def _import(source: str) -> Callable[[], Iterable[Mapping[str, NDArray]]]:

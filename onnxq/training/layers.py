@@ -44,7 +44,7 @@ class _Quantized(torch.nn.Module):  # type: ignore[misc]
     weight: torch.nn.Parameter
 
     def _prepare(self, bits: int, input_bits: int | None, method: str) -> None:
-        if not 2 <= bits <= 8 or (input_bits is not None and input_bits != 8):
+        if not isinstance(bits, int) or not 2 <= bits <= 8 or (input_bits is not None and input_bits != 8):
             raise BadRecipe(f"a layer has weights of 2 to 8 bits and inputs of 8 or none, not {bits} and {input_bits}")
         self.bits, self.input_bits = bits, input_bits
         self.observer = Observer(method, input_bits or 8)
@@ -155,6 +155,7 @@ def layers_of(model: torch.nn.Module) -> Iterator[QuantLinear | QuantConv2d]:
     return (each for each in model.modules() if isinstance(each, (QuantLinear, QuantConv2d)))
 
 
+@typed
 def replace_layers(model: torch.nn.Module, **options: Any) -> torch.nn.Module:
     """`model`, whose Linear and Conv2d layers are replaced by ours, which have their parameters.
 

@@ -338,3 +338,13 @@ def test_decibels_hold_where_ratios_overflow() -> None:
 def test_unknown_granularities(word: str) -> None:
     with pytest.raises(BadRecipe, match=f"unknown granularity '{word}'"):
         granularities.parse(word, ROLE)
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e200, 1e307])
+def test_numbers_whose_squares_no_float_holds_have_an_error_too(scale: float) -> None:
+    x, y = np.array([1.0, 2.0, -3.0]), np.array([1.25, 2.0, -2.5])
+    usual, found = analysis.error_stats(x, y), analysis.error_stats(x * scale, y * scale)
+    assert found.sqnr == pytest.approx(usual.sqnr)
+    assert found.cosine == pytest.approx(usual.cosine)
+    assert (found.mean_abs, found.max_abs) == pytest.approx((usual.mean_abs * scale, usual.max_abs * scale), rel=1e-9)
+    assert analysis.error_stats(x * scale, -x * scale).cosine == pytest.approx(-1)

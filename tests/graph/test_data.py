@@ -386,3 +386,67 @@ def test_a_missing_package_is_named_with_its_extra(
     inputs = (Input("input_ids", np.dtype(np.int64), (1, 4)),) if name == "d.txt" else IMAGE if name == "d.png" else X
     with pytest.raises(MissingRuntime, match=sentence):
         list(open_data(tmp_path / name, inputs, reading_of(how, tmp_path / "tokenizer.json")))
+
+
+@pytest.mark.parametrize("given", [np.array([b"caf\xc3\xa9", b"tea"]), np.array([b"caf\xc3\xa9", "tea"], object)])
+def test_bytes_are_texts_in_utf_8(given: NDArray, tmp_path: Path) -> None:
+    """onnxruntime would take them for the texts "b'café'"."""
+    (first, second) = samples([{"x": given[:1]}, {"x": given[1:]}], of_type(np.object_))
+    assert (first["x"].tolist(), second["x"].tolist()) == (["café"], ["tea"])
+    if given.dtype.kind == "S":
+        assert [each["x"].tolist() for each in samples(save(tmp_path / "x.npz", x=given), of_type(np.object_))] == [
+            ["café"],
+            ["tea"],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        (b"\xff", r"'x' holds bytes that are not text in UTF-8: b'\\xff'"),
+        (None, r"'x' holds None at \[1\], the model expects text"),
+        (1.5, r"'x' holds 1.5 at \[1\], the model expects text"),
+        ({}, r"'x' holds something of type dict at \[1\], the model expects text"),
+    ],
+)
+def test_what_is_no_text_is_refused(word: object, says: str) -> None:
+    with pytest.raises(BadData, match=says):
+        samples([{"x": np.array(["a", word], object)}], of_type(np.object_))
+
+
+def test_masked_elements_are_refused_and_others_taken() -> None:
+    x = np.ma.array(counting(1, 3), mask=False)
+    assert np.array_equal(samples([{"x": x}])[0]["x"], counting(1, 3))
+    x[0, 1] = np.ma.masked
+    for source in ([{"x": x}], lambda: [{"x": x}], iter([{"x": x}])):
+        with pytest.raises(BadData, match="'x' of a sample has masked elements"):
+            samples(source)
+
+
+def test_no_more_is_asked_of_an_iterator_than_is_used() -> None:
+    asked = 0
+
+    def endless() -> Iterator[dict[str, NDArray]]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield {"x": np.full((1, 3), asked, np.float32)}
+
+    data = open_data(endless(), X).limited(4)
+    assert asked == 0
+    for _ in range(2):  # it can be gone through once only, what it gave as often as one likes
+        assert [sample["x"][0, 0] for sample in data] == [1, 2, 3, 4]
+    assert asked == 4
+
+
+def test_an_iterator_that_fails_fails_again() -> None:
+    """A generator would only end, and fewer samples be taken for all."""
+
+    def failing() -> Iterator[dict[str, NDArray]]:
+        yield {"x": counting(1, 3)}
+        raise KeyError("lost")
+
+    data = open_data(failing(), X)
+    for _ in range(2):
+        with pytest.raises(BadData, match="failed with KeyError"):
+            list(data)

@@ -232,3 +232,48 @@ def test_kernels_are_not_called_with_what_is_not_there() -> None:
     ):
         with pytest.raises(ValueError):
             call()
+
+
+def test_a_layer_is_its_own_whatever_becomes_of_the_arrays_it_was_made_of() -> None:
+    """The form for kernels is laid out once; the arrays may be a buffer for the next layer."""
+    packed, scales, bias = np.full((32, 32), 0x9A, np.uint8), np.full((32, 1), 0.5, np.float32), np.ones(32, np.float32)
+    made, x = Linear4Bit.new(packed, scales, 64, bias), np.linspace(-1, 1, 64, dtype=np.float32)
+    y = made.forward(x)
+    packed[:], scales[:], bias[:] = 0x88, 9, 7
+    np.testing.assert_array_equal(made.forward(x), y)
+    np.testing.assert_allclose(made.forward_unpack(x), y, rtol=1e-5)
+    with pytest.raises(ValueError, match="read-only"):
+        made.packed[:] = 0
+
+
+def test_what_torch_has_of_a_layer_is_one() -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Linear(64, 32).weight  # of which gradients are asked
+    made = Linear4Bit.quantize(w, 64)
+    np.testing.assert_array_equal(made.unpack(), Linear4Bit.quantize(w.detach().numpy(), 64).unpack())
+    assert Linear4Bit.quantize(w.bfloat16(), 64).outputs == 32
+    tensors = {"a.weight_4bit": torch.tensor(made.packed), "a.scales_4bit": torch.tensor(made.scales)}
+    for size in (64, torch.tensor([64]), np.int32(64)):
+        np.testing.assert_array_equal(Linear4Bit.load(tensors | {"a.group_size": size}).unpack(), made.unpack())
+    x = torch.ones(2, 64, requires_grad=True)
+    np.testing.assert_array_equal(made.forward(x), made.forward(np.ones((2, 64))))
+    np.testing.assert_array_equal(made.forward(x.bfloat16()), made.forward(np.ones((2, 64))))
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    made = layer(4, 64, 64)
+    named = {"a.weight_4bit": made.packed, "a.scales_4bit": made.scales}
+    with pytest.raises(BadData, match="names of tensors are texts"):
+        Linear4Bit.load(named | {0: made.packed})
+    with pytest.raises(BadModel, match="weight_4bit is int64"):
+        Linear4Bit.load(named | {"a.weight_4bit": made.packed.tolist()}, group=64)
+    with pytest.raises(BadModel, match="masked"):
+        Linear4Bit.quantize(np.ma.masked_invalid([[1.0, np.nan]]))
+    with pytest.raises(BadRecipe, match="not int by str"):
+        save_layers(tmp_path / "x.npz", {"a": 3})
+    with pytest.raises(OnnxqError):
+        save_layers(3, {"a": made})
+    (tmp_path / "x.safetensors").write_bytes(b"mine")
+    with pytest.raises(BadOutput, match="cannot be the name of a tensor"):
+        made.save(tmp_path / "x.safetensors", "\udc80", replace=True)
+    assert (tmp_path / "x.safetensors").read_bytes() == b"mine"

@@ -100,13 +100,13 @@ def test_bundles_and_folders_of_ours_are_replaced(tmp_path: Path) -> None:
 
 def test_data_that_a_copy_as_json_speaks_of_stay(tmp_path: Path) -> None:
     """JSON may spell a letter by its number."""
-    output = tmp_path / "modèle.onnx"
+    output, name = tmp_path / "modèle.onnx", "modèle.onnx.0123456789abcdef.data"
     model = onnx.load(saved(tmp_path))
-    onnx.save_model(model, output, save_as_external_data=True, location=f"{output.name}.data", size_threshold=0)
-    (tmp_path / "copy.json").write_text(json.dumps({"location": f"{output.name}.data"}))
+    onnx.save_model(model, output, save_as_external_data=True, location=name, size_threshold=0)
+    (tmp_path / "copy.json").write_text(json.dumps({"location": name}))
     onnxq.quantize(tmp_path / "model.onnx", output, "w8a16", check=False, force=True)
-    assert (tmp_path / f"{output.name}.data").exists()
+    assert (tmp_path / name).exists()
     (tmp_path / "copy.json").unlink()
-    onnx.save_model(model, output, save_as_external_data=True, location=f"{output.name}.data", size_threshold=0)
+    onnx.save_model(model, output, save_as_external_data=True, location=name, size_threshold=0)
     onnxq.quantize(tmp_path / "model.onnx", output, "w8a16", check=False, force=True)
-    assert not (tmp_path / f"{output.name}.data").exists()
+    assert not (tmp_path / name).exists()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from onnxq.errors import BadModel
+from onnxq.errors import BadModel, first_line
 
 #: What a weight may be decoded to.
 FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
@@ -24,12 +25,9 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     """An array, or nested lists, of real numbers as an array; integers and truth values become float32.
 
     Raises:
-        ValueError: texts, complex numbers, objects, or rows of unlike lengths.
+        ValueError: texts, complex numbers, objects, masked elements, or rows of unlike lengths.
     """
-    try:
-        x = np.asarray(w)
-    except ValueError as error:
-        raise ValueError(f"the {what} is no array of numbers: {error}") from None
+    x = array(w, what)
     if x.dtype.kind == "f":
         # In this machine's order of bytes, and none wider than what everything here computes in.
         return x.astype(x.dtype.newbyteorder("=") if x.itemsize <= 8 else np.float64, copy=False)
@@ -38,6 +36,25 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     if x.dtype.kind not in "iub":
         raise ValueError(f"the {what} is an array of {x.dtype}, not of real numbers")
     return x.astype(np.float32)
+
+
+def array(w: ArrayLike, what: str) -> NDArray:
+    """`w` as an array. Of torch's tensors numpy takes none that gradients are asked of, none on a GPU, and no bfloat16,
+    which float32 holds.
+
+    Raises:
+        ValueError: it is none, or elements of it are masked.
+    """
+    if np.ma.is_masked(w):
+        raise ValueError(f"the {what} has masked elements, for which nothing stands")
+    tensor: Any = w
+    try:
+        for step in ("detach", "cpu"):
+            if callable(getattr(type(tensor), step, None)):
+                tensor = getattr(tensor, step)()
+        return np.asarray(tensor.float() if str(getattr(tensor, "dtype", "")) == "torch.bfloat16" else tensor)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"the {what} is no array of numbers: {first_line(error)}") from None
 
 
 def as_float(w: NDArray[np.float32], dtype: DTypeLike) -> NDArray:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from onnxq.boundary import typed
 from onnxq.errors import BadData, BadModel
 from onnxq.model import graph
 from onnxq.model.load import load_model
@@ -23,6 +24,7 @@ from onnxq.training.graph.types import as_torch, torch_type
 Feed = Mapping[str, Any]
 
 
+@typed
 def module(model: ir.Model | str | Path, *, without: Collection[str] = (), is_prepared: bool = False) -> GraphModule:
     """`model` as a module of torch.
 
