@@ -34,7 +34,7 @@ from onnxq import boundary, cli
 from onnxq.bundles import measure
 from onnxq.checking import compare, models, saved
 from onnxq.files import mirror, storage
-from onnxq.runtime import native
+from onnxq.runtime import native, supervisor
 from onnxq.tuning import plan_bench, timings
 
 #: Seconds of the processor after which a case hangs, and bytes of address space that it may take.
@@ -164,6 +164,7 @@ def _work(cases: Sequence[Case], folder: Path, write: int, seconds: int) -> None
             faulthandler.register(number, sys.stderr, all_threads=False, chain=True)
         _be_quick()
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # as __main__.py does
+        supervisor.is_at_work = lambda: True  # all threads are ours, as in the child of the command line
         for number, case in enumerate(cases):
             place = folder / str(number)
             place.mkdir()

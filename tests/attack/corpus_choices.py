@@ -181,7 +181,7 @@ CASES = {
     ),
     "something else in the place of a search's progress": Hostile(
         trapped(lambda path: path.write_text("precious")),
-        "'out.onnx.search' exists",
+        "'out.onnx.search' is where progress is kept, and something else is there",
         (*SEARCH, "--budget", "bits=9"),
     ),
     "link in the place of a search's progress": Hostile(
