@@ -35,7 +35,8 @@ class Claimed:
     """
 
     def __init__(self, taken: tuple[str, ...] = ()) -> None:
-        self._names = {*taken, "__metadata__"}
+        self._reserved = {*taken, "__metadata__"}
+        self._names = set[str]()
 
     def claim(self, name: str) -> None:
         """Take one.
@@ -43,6 +44,8 @@ class Claimed:
         Raises:
             BadModel: it is taken, or no name.
         """
+        if name in self._reserved:
+            raise BadModel(f"an array cannot be called '{name}' in a file, where that is the name of something else")
         if name in self._names:
             raise BadModel(f"two arrays would be '{name}' in the file: give one another name")
         if "\0" in name or len(name.encode("utf-8", "replace")) > limits.NAME_BYTES:

@@ -60,7 +60,8 @@ def calibrate(files: tuple[Path, ...], **options: Any) -> None:
     """
     guard, output, evidence = guard_of(options), options["output"], options["evidence"]
     if (output is None) == (evidence is None):
-        raise BadRecipe("name what to write: ranges of activations by -o, or evidence of layers by --evidence")
+        what = "ranges of activations by -o, or evidence of layers by --evidence"
+        raise BadRecipe(f"name what to write: {what}{'' if output is None else '; both take a run of their own'}")
     guard.writes(*((output, "-o") if evidence is None else (evidence, "--evidence")))
     if options["is_merge"]:
         tell_moot(options.keys() - _OF_A_MERGE, "files of shards are merged as they are")

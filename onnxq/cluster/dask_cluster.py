@@ -98,7 +98,7 @@ class DaskCluster:
     def _opened(self) -> Any:
         address: Any
         if workers := self._started_here:
-            address = started.local_cluster(self._distributed, workers, self._closing)
+            address, ended = started.local_cluster(self._distributed, workers, self._closing)
         elif _ADDRESS.fullmatch(self.word):
             address = self.word
         elif self.word == "dask":
@@ -114,7 +114,9 @@ class DaskCluster:
         try:
             client = self._connected(address)
             if workers:
-                client.wait_for_workers(workers, timeout=4 * CONNECT)
+                started.wait_for(client, workers, ended, 4 * CONNECT)
+        except OnnxqError:
+            raise
         except Exception as error:  # of Dask's, of connections, of certificates that are not configured
             raise BadRecipe(
                 f"no Dask scheduler answers at '{self.word}': {first_line(error)}; start one by 'dask scheduler'"
@@ -365,6 +367,8 @@ def _distributed() -> Any:
         import distributed
     except ImportError:
         raise MissingRuntime(_NO_DASK) from None
+    except Exception as error:  # it reads its settings
+        raise MissingRuntime(f"Dask cannot be loaded with its settings: {first_line(error)}") from None
     return distributed
 
 

@@ -19,7 +19,7 @@ from onnxq.errors import BadRecipe
 
 #: Bytes that may be kept, unless `ONNXQ_CACHE_SIZE` says otherwise.
 MOST = 8 << 30
-_NAME = re.compile("[0-9a-f]{16,64}")
+_NAME, _STAGED = re.compile("[0-9a-f]{16,64}"), ".onnxq-"
 _DIGEST = 20
 #: Of a number of bytes.
 _DIGITS = 20
@@ -32,10 +32,11 @@ def folder() -> Path:
         BadRecipe: nobody knows: this user has no home folder, as in some containers.
     """
     try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        said = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(said) if os.path.isabs(said) else Path.home() / ".cache"  # others count for nothing, as XDG has it
     except RuntimeError:
         raise BadRecipe("there is no home folder for what is downloaded: set XDG_CACHE_HOME to a folder") from None
-    return Path(base) / "onnxq" / "content"
+    return base / "onnxq" / "content"
 
 
 def most() -> int:
@@ -84,8 +85,10 @@ class Cache:
         path = self._path(name)
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_ours():
+                return
             self._make_room(len(content) + _DIGEST)
-            number, staged = tempfile.mkstemp(prefix=".", dir=self.folder)
+            number, staged = tempfile.mkstemp(prefix=_STAGED, dir=self.folder)
             try:
                 with os.fdopen(number, "wb") as file:
                     file.write(_digest(name, content))
@@ -116,13 +119,21 @@ class Cache:
             raise ValueError(f"'{name}' is no hash")
         return self.folder / name
 
+    def _is_ours(self) -> bool:
+        """Whether the folder is this user's, and no link to where others keep things."""
+        found = self.folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
     def _entries(self) -> list[tuple[float, int, Path]]:
+        """Files that were kept here, or begun; whatever else lies in the folder is somebody's."""
         found = []
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 with contextlib.suppress(OSError):  # another process has removed it
-                    stat = path.stat()
-                    found.append((stat.st_mtime, stat.st_size, path))
+                    seen = path.lstat()
+                    is_named = _NAME.fullmatch(path.name) or path.name.startswith(_STAGED)
+                    if is_named and stat.S_ISREG(seen.st_mode):
+                        found.append((seen.st_mtime, seen.st_size, path))
         return found
 
     def _make_room(self, nbytes: int) -> None:
@@ -131,8 +142,9 @@ class Cache:
         for _, size, path in entries:
             if total <= self.most:
                 return
-            path.unlink(missing_ok=True)
-            total -= size
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                total -= size
 
 
 def _digest(name: str, content: bytes) -> bytes:

@@ -275,6 +275,8 @@ def _fs(url: str) -> Any:
         import fsspec
     except ImportError:
         raise MissingRuntime(f"'{url}' needs fsspec: pip install 'onnxq[cluster]'") from None
+    except Exception as error:  # it reads its settings
+        raise MissingRuntime(f"'{url}' needs fsspec, whose settings cannot be read: {first_line(error)}") from None
     scheme = url.partition("://")[0].lower()
     if "::" in url or scheme not in SCHEMES:
         raise BadModel(f"'{url}' is not an address that onnxq reads; it knows {', '.join(SCHEMES)}")
@@ -285,6 +287,8 @@ def _fs(url: str) -> Any:
         return fs
     except (ImportError, ValueError) as error:
         raise MissingRuntime(f"'{url}' needs another package: {first_line(error)}") from None
+    except (TypeError, AttributeError, KeyError) as error:
+        raise MissingRuntime(f"fsspec's settings for {scheme} are not what it takes: {first_line(error)}") from None
 
 
 def _patience(fsspec: Any, scheme: str) -> dict[str, Any]:
@@ -330,6 +334,8 @@ def _tried(url: str, error: type[OnnxqError], attempt: Callable[[], T]) -> T:
                 ) from None
             if "Credentials" in type(why).__name__ or "credentials" in str(why).lower():
                 raise error(f"there are no credentials for '{url}': set them as for that store's own tools") from None
+            if isinstance(why, TypeError):  # of a setting that is none, which no pause mends
+                raise error(f"'{url}' cannot be used with fsspec's settings: {first_line(why)}") from None
             if not left:
                 raise error(_unreachable(url, why)) from None
         time.sleep(pause)

@@ -23,6 +23,8 @@ from onnxq.tuning.plan_bench import PlanBench, plan_key
 
 #: No figure is worse: sums and differences of such are finite.
 WORST = 1e140
+#: What outputs without a distribution add to the harm.
+_BROKEN = 1e6
 #: Seconds between two writings of what was measured.
 SECONDS = 20.0
 
@@ -60,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             flips = None if math.isnan(quality.flips) else quality.flips
             return Figures(quality.noise_ratio(), quality.sqnr, None, flips)
         # Outputs that are broken are no distributions of which a divergence would tell.
-        broken = 1e6 if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
+        broken = _BROKEN if any(p.mismatch for outputs in quality.labels.values() for p in outputs.values()) else 0.0
         kld = min(quality.kld, WORST)
         return Figures(min(kld + broken, WORST), quality.sqnr, kld, quality.flips)
 
@@ -68,7 +70,8 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def are_believable(self) -> bool:
         """Whether `of` gives such numbers, of which sums and differences are finite."""
         is_divergence, is_share = 0 <= (self.kld or 0.0) <= WORST, 0 <= (self.flips or 0.0) <= 1
-        return 0 <= self.harm <= WORST and abs(self.sqnr) <= MAX_DB and is_divergence and is_share
+        is_harm = self.kld is None or self.harm in (self.kld, min(self.kld + _BROKEN, WORST))
+        return 0 <= self.harm <= WORST and abs(self.sqnr) <= MAX_DB and is_divergence and is_share and is_harm
 
 
 #: Figures of plans, in their order, as they come.

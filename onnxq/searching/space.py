@@ -17,6 +17,7 @@ from onnxq.plan import Plan
 from onnxq.planning import int8_regions
 from onnxq.planning.scales import values_to_observe
 from onnxq.planning.shared_weights import reconciled
+from onnxq.runtime.ort.installed import version
 from onnxq.searching.layer_errors import LayerErrors
 from onnxq.searching.meter import Meter
 from onnxq.searching.options import Unit, uniform, units_of, whole
@@ -106,6 +107,7 @@ def open_space(
         "plans": [plan.to_json() for plan in plans],
         "recipe": repr(dataclasses.replace(job.recipe, effort="normal")),
         "version": __version__,
+        "onnxruntime": version(),
     }
     meter = Meter(bench, progress_file, key, most, job.progress, *elsewhere[-1:])
     try:

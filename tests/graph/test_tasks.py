@@ -218,6 +218,28 @@ def test_a_cache_keeps_no_more_than_it_may_and_nothing_damaged(tmp_path: Path) -
         cache.get("../../etc/passwd")
 
 
+def test_what_others_put_into_the_folder_of_a_cache_stays(tmp_path: Path) -> None:
+    cache, name = Cache(tmp_path / "kept", 1000), f"{1:032x}"
+    (tmp_path / "kept" / "folder").mkdir(parents=True)
+    (tmp_path / "kept" / "notes.txt").write_bytes(bytes(900))
+    os.utime(tmp_path / "kept" / "notes.txt", (0, 0))
+    for i in range(20):
+        cache.put(f"{i:032x}", bytes(180))
+    assert cache.get(f"{19:032x}") is not None and cache.nbytes() <= 1000
+    assert (tmp_path / "kept" / "notes.txt").stat().st_size == 900 and (tmp_path / "kept" / "folder").is_dir()
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / f"{2:032x}").write_bytes(bytes(900))
+    Cache(tmp_path / "link", 1000).put(name, bytes(180))
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == [f"{2:032x}"]
+
+
+def test_a_relative_place_for_caches_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache.folder() == tmp_path / ".cache" / "onnxq" / "content"
+
+
 def test_files_that_workers_do_not_see_are_named() -> None:
     with pytest.raises(BadRecipe, match=r"worker far away cannot read 'm.onnx': put it where all machines see it"):
         cluster.require_readable(Here(), "m.onnx")

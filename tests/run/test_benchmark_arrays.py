@@ -196,6 +196,19 @@ def test_a_plot(tmp_path: Path) -> None:
     assert "exists" in run("--make", "gaussian", "-w", "int4", "--plot", tmp_path / "q.png", exit_code=1)
 
 
+@pytest.mark.sweep
+def test_names_in_a_plot_are_names(tmp_path: Path) -> None:
+    """Neither TeX, nor what matplotlib leaves out of legends, nor longer than there is room for."""
+    pytest.importorskip("matplotlib")
+    names = ["_hidden", "a$\\nosuch$", "cost$1", "x" * 5000 + "\n", "seen"]
+    arrays = {name: np.random.default_rng(i).standard_normal((8, 64)) for i, name in enumerate(names)}
+    np.savez(tmp_path / "a.npz", **{name.replace("/", "_"): x for name, x in arrays.items()})
+    run(tmp_path / "a.npz", "-w", "int4", "--plot", tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    for name in (" _hidden", "a$\\nosuch$", "cost$1", "x" * 39 + "…", "seen"):
+        assert f"<!-- {name} -->" in text, name
+
+
 def test_a_plot_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = analysis.benchmark_made(["gaussian"], ["int4"], ["tensor"], inputs=0, sizes=[(8, 64)])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -109,7 +109,15 @@ def test_a_front_that_is_interrupted_late_goes_on_from_every_plan(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"harm": math.inf}, {"harm": -1.0}, {"harm": 1e308}, {"sqnr": math.nan}, {"kld": math.inf}, {"flips": 2.0}],
+    [
+        {"harm": math.inf},
+        {"harm": -1.0},
+        {"harm": 1e308},
+        {"sqnr": math.nan},
+        {"kld": math.inf},
+        {"flips": 2.0},
+        {"kld": 0.5},
+    ],
     ids=str,
 )
 def test_a_file_with_figures_that_cannot_be_is_not_used(folder: Path, tmp_path: Path, wrong: dict[str, float]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxq.analysis.benchmarks.results import Benchmark
-from onnxq.errors import BadOutput, MissingRuntime, NothingToDo
+from onnxq.analysis.benchmarks.results import Benchmark, Degradation
+from onnxq.errors import BadOutput, MissingRuntime, NothingToDo, first_line, one_line
 from onnxq.files import staging
+from onnxq.runtime import supervisor
 
 SUFFIXES = (".png", ".svg", ".pdf")
 #: Tables that have a colour of their own; more are left out of the legend's reach.
 MOST_TABLES = 10
+#: Of a name in the legend.
+MOST_LETTERS = 40
 
 
 def save_plot(benchmark: Benchmark, path: str | Path, *, replace: bool = False) -> None:
@@ -24,7 +29,7 @@ def save_plot(benchmark: Benchmark, path: str | Path, *, replace: bool = False) 
 
     Raises:
         BadOutput: another suffix, or it cannot be written.
-        MissingRuntime: matplotlib is not installed.
+        MissingRuntime: matplotlib is not installed, or cannot be loaded.
         NothingToDo: there are no figures, or those of more than `MOST_TABLES` kinds of weights.
     """
     path = Path(path)
@@ -34,27 +39,51 @@ def save_plot(benchmark: Benchmark, path: str | Path, *, replace: bool = False) 
     tables = {name: rows for name, rows in tables.items() if rows}
     if not 0 < len(tables) <= MOST_TABLES:
         raise NothingToDo(f"a plot shows 1 to {MOST_TABLES} kinds of weights, and these are {len(tables)}")
-    figure = _figure()
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(), staging.whole(path, replace=replace) as staged:
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["text.parse_math"] = False  # a dollar in a name is one
+        # Without the date, so that equal figures are equal files.
+        date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+        _drawn(matplotlib, tables).savefig(staged, format=path.suffix[1:], dpi=150, metadata=date)
+
+
+def _drawn(matplotlib: Any, tables: Mapping[str, Sequence[Degradation]]) -> Any:
+    figure = matplotlib.figure.Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot(xlabel="bits a weight", ylabel="SQNR of the weights (dB)")
     labelled = set()
     for name, rows in tables.items():
         points = sorted((row.stats.bits_per_weight, row.stats.sqnr, row.form.label) for row in rows if row.stats)
-        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o", markersize=4, label=name)
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o", markersize=4, label=_said(name))
         for x, y, label in points:
             if label not in labelled:
                 labelled.add(label)
                 axes.annotate(label, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
     axes.grid(visible=True, linewidth=0.3)
     figure.legend(loc="outside upper center", ncols=min(4, len(tables)), fontsize=7, frameon=False)
-    with staging.whole(path, replace=replace) as staged:
-        # Without the date, so that equal figures are equal files.
-        date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-        figure.savefig(staged, format=path.suffix[1:], dpi=150, metadata=date)
+    return figure
 
 
-def _figure() -> Any:
+def _said(name: str) -> str:
+    """As a legend has room for it; matplotlib leaves those out that begin with an underscore."""
+    name = one_line(name)
+    name = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+    return f" {name}" if name.startswith("_") else name
+
+
+def _matplotlib() -> Any:
+    """
+    Raises:
+        MissingRuntime: it is not installed, or cannot be loaded with the settings that it finds.
+    """
+    # It reads its settings where a command is at work, too, and these may name programs to run.
+    elsewhere = contextlib.chdir("/") if supervisor.is_at_work() else contextlib.nullcontext()
     try:
-        from matplotlib.figure import Figure
+        with elsewhere:
+            import matplotlib
+            import matplotlib.figure
     except ImportError:
         raise MissingRuntime("drawing a plot needs matplotlib: pip install 'onnxq[plot]'") from None
-    return Figure(figsize=(8, 5), layout="constrained")
+    except Exception as error:  # of its settings: a file of its own, MPLBACKEND
+        raise MissingRuntime(f"matplotlib cannot be loaded: {first_line(error)}") from None
+    return matplotlib
