@@ -63,6 +63,7 @@ def session(
 
     Raises:
         BadModel: onnxruntime refuses the model.
+        BadRecipe: the library was registered with `options` before, by another call than this one.
         MissingRuntime: onnxruntime is not installed.
     """
     ort = installed.require()
@@ -77,6 +78,8 @@ def session(
     if providers is None:
         available = ort.get_available_providers()
         providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    if isinstance(providers, str):  # of which letters are no providers
+        providers = [providers]
     source = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(source, str):
         limits.require_text_name(source)
@@ -84,6 +87,10 @@ def session(
     try:
         return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong_rules(source))
     except Exception as error:  # onnxruntime's exceptions share no base class
+        if "Domain already set in registry" in str(error):
+            raise BadRecipe(
+                "these options have onnxq's library already: make new ones, with which session() registers it"
+            ) from None
         raise BadModel(f"onnxruntime refuses the model: {installed.reason(error)}") from None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import tiny
 
@@ -15,6 +16,7 @@ from onnxq import algorithms, collectors, formats, targets
 from onnxq.boundary import bounded
 from onnxq.checkpoints import tensors
 from onnxq.errors import BadData, BadModel, BadRecipe
+from onnxq.runtime import native
 
 pytestmark = pytest.mark.usefixtures("quick")
 FEEDS = [{"x": np.ones((1, 64), np.float32)}] * 9
@@ -130,3 +132,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
     done = onnxq.quantize(Word("model.onnx"), "out.onnx", recipe, data=FEEDS, **options)  # type: ignore[arg-type]
     assert json.loads(done.to_json())["scheme"] == "w4a16"
     assert json.loads(json.dumps(onnxq.check("model.onnx", "out.onnx", threads=np.int64(1)).to_dict()))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(native.path() is None, reason="the compiled library was not built")
+def test_a_session_registers_the_library_once() -> None:
+    options = onnxruntime.SessionOptions()
+    for providers in ("CPUExecutionProvider", ["CPUExecutionProvider"]):
+        assert onnxq.session("model.onnx", options, providers).get_providers() == ["CPUExecutionProvider"]
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(onnxq.ops_library()))
+    with pytest.raises(BadRecipe, match="these options have onnxq's library already"):
+        onnxq.session("model.onnx", options)
