@@ -35,6 +35,7 @@ _HOUR = 3600.0
 PATIENCE = 15.0
 
 _page: mmap.mmap | None = None
+_is_at_work = False
 
 
 def doing(what: str) -> None:
@@ -63,8 +64,8 @@ def _noted(start: int) -> str:
 
 
 def is_at_work() -> bool:
-    """Whether this process is the command line's child, all of whose threads are ours."""
-    return _page is not None
+    """Whether this process is the command line's, all of whose threads are ours."""
+    return _is_at_work
 
 
 def die_with(parent: int) -> None:
@@ -77,7 +78,8 @@ def die_with(parent: int) -> None:
 
 def supervised(work: Callable[[], None]) -> None:
     """Run `work` in a child process, and end as it ends."""
-    global _page
+    global _page, _is_at_work
+    _is_at_work = True
     if not hasattr(signal, "sigwaitinfo"):  # systems other than Linux
         work()
         return
