@@ -1,28 +1,65 @@
-"""What training has reached, in a file, from which an interrupted run goes on bit by bit as it would have gone."""
+"""What training has reached, in a file, from which an interrupted run goes on bit by bit as it would have gone.
+
+It is an npz file, of arrays alone: what torch itself saves is a pickle, which a stranger can make of anything.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import pickletools
-import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import torch
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
-from onnxq.errors import BadRecipe, OnnxqError
-from onnxq.files import limits, staging
+from onnxq.checkpoints.tensors import open_checkpoint
+from onnxq.errors import BadData, BadRecipe
+from onnxq.files import limits, schemas, staging
 
-_KIND = "onnxq training"
-#: What pickles of tensors and dicts call, as `pickletools` spells it; and operators by which others are called.
-_CALLED = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
-_CALLED |= {
-    f"torch {kind}Storage"
-    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-}
-_OTHER_WAYS = {"STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "BYTEARRAY8"}
+#: Of each parameter, in Adam's own words.
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_SAID = "said"
+
+
+class HistoryFile(Struct, forbid_unknown_fields=True):
+    """As `loop.History`."""
+
+    losses: list[tuple[schemas.Count, float]]
+    best: float
+    best_step: schemas.Count
+    skipped: schemas.Count
+    done: schemas.Count
+    why: str
+
+
+class Said(Struct, forbid_unknown_fields=True):
+    """What a checkpoint says of its arrays.
+
+    Attributes:
+        key: what the run is of.
+        names: of everything that learns: `student.0` and `best.0` are the first one.
+        moved: numbers of those that Adam has moments of, as `exp_avg.0`.
+    """
+
+    kind: Literal["onnxq training"]
+    key: str
+    names: list[str]
+    moved: list[schemas.Count]
+    history: HistoryFile
+    in_row: Annotated[int, Meta(ge=0, le=1 << 16)]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that was opened; arrays are read when they are asked for."""
+
+    said: Said
+    arrays: Mapping[str, NDArray]
 
 
 class Checkpoint:
@@ -36,16 +73,25 @@ class Checkpoint:
         self.path = path
         self._key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
-    def save(self, state: dict[str, Any]) -> None:
+    def save(self, state: Mapping[str, Any]) -> None:
         """
+        Args:
+            state: tensors that learn, as `student`, and where they were `best`, by name; `optimizer`, its state by the
+                number of a parameter; `history` and `in_row`.
+
         Raises:
             BadOutput: it cannot be written.
         """
-        buffer = io.BytesIO()
-        torch.save({"kind": _KIND, "key": self._key, "state": state}, buffer)
-        staging.write(self.path, buffer.getvalue(), replace=True)
+        moved, names = state["optimizer"]["state"], list(state["student"])
+        arrays = {f"{part}.{i}": state[part][name] for part in ("student", "best") for i, name in enumerate(names)}
+        arrays |= {f"{word}.{i}": moments[word] for i, moments in moved.items() for word in MOMENTS}
+        said = Said("onnxq training", self._key, names, list(moved), HistoryFile(**state["history"]), state["in_row"])
+        content = {name: tensor.detach().cpu().numpy() for name, tensor in arrays.items()}
+        content[_SAID] = np.frombuffer(json.dumps(msgspec.to_builtins(said)).encode(), np.uint8)
+        with staging.whole(self.path) as staged, staged.open("xb") as file:
+            np.savez(file, **content)
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> Kept | None:
         """What was saved; None where nothing was.
 
         Raises:
@@ -56,13 +102,12 @@ class Checkpoint:
         found = _read(self.path)
         if found is None:
             raise BadRecipe(f"'{self.path}' is not a checkpoint of 'onnxq train': name another by --checkpoint")
-        if found["key"] != self._key:
+        if found.said.key != self._key:
             raise BadRecipe(
                 f"the checkpoint '{self.path}' is of another model, other data or other settings; delete it, or name "
                 "another by --checkpoint"
             )
-        state: dict[str, Any] = found["state"]
-        return state
+        return found
 
     def damaged(self, why: str) -> BadRecipe:
         """That what is in the file is not what a run keeps."""
@@ -78,43 +123,10 @@ def is_checkpoint(path: Path) -> bool:
     return _read(path) is not None
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Kept | None:
     try:
-        _require_plain(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
-    except Exception:  # of zipfile, and of torch's reader of pickles, which builds tensors and dicts alone
+        arrays = open_checkpoint(path)
+        text = arrays[_SAID].tobytes().decode()
+        return Kept(schemas.checked(limits.parse_json(text), Said), arrays)
+    except (BadData, KeyError, ValueError):
         return None
-    is_ours = isinstance(found, dict) and found.get("kind") == _KIND and {"key", "state"} <= found.keys()
-    return found if is_ours else None
-
-
-def _require_plain(path: Path) -> None:
-    """Refuse an archive whose members are packed, or together longer than it: torch makes room for what they say.
-
-    Raises:
-        ValueError, OSError, OnnxqError: it is no archive, or such a one.
-    """
-    with limits.open_file(path, OnnxqError) as opened, zipfile.ZipFile(opened) as archive:
-        members = archive.infolist()
-        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise ValueError("its members are packed, which torch never does")
-        if sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("its members share bytes")
-        for member in members:
-            if member.filename.endswith(".pkl"):
-                _require_plain_pickle(archive.read(member))
-
-
-def _require_plain_pickle(raw: bytes) -> None:
-    """Refuse a pickle that calls anything but what makes tensors and dicts: torch's own reader makes bytes of any
-    length that a file asks for.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not {str(said) for operator, said, _ in pickletools.genops(raw) if operator.name == "GLOBAL"} <= _CALLED:
-        raise ValueError("it calls other things than those that tensors are made of")
-    if _OTHER_WAYS & {operator.name for operator, _, _ in pickletools.genops(raw)}:
-        raise ValueError("it is not written as torch writes it")

@@ -185,8 +185,9 @@ class Loop:
         return f"mend the loss and go on, or delete the checkpoint '{self._kept.path}' and {advice}"
 
     def _look(self, step: int) -> None:
-        """The loss on samples held back; and whether it is still worth going on."""
+        """The loss on samples held back; and whether it is still worth going on. No number is as bad as infinity."""
         found = self.held_back()
+        found = math.inf if math.isnan(found) else found
         history = self.history
         history.losses.append((step, found))
         if found < history.best or not step:
@@ -220,10 +221,10 @@ class Loop:
         self._kept.save({**state, "history": history, "in_row": self._in_row})
 
     def _resume(self, optimizer: torch.optim.Adam) -> None:
-        if self._kept is None or (state := self._kept.load()) is None:
+        if self._kept is None or (kept := self._kept.load()) is None:
             return
         try:
-            found = resumed(state, self.student.state(), optimizer, self.settings.steps)
+            found = resumed(kept, self.student.state(), optimizer, self.settings.steps)
         except ValueError as error:
             raise self._kept.damaged(str(error)) from None
         self.student.load(found.student)

@@ -170,6 +170,18 @@ def test_blocks_learn_before_the_whole(path: Path, tmp_path: Path) -> None:
     assert any("of 3 blocks learned" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("first", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_before_training_is_no_best_one(
+    first: float, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, held_back = iter([first]), loop_of.Loop.held_back
+    monkeypatch.setattr(loop_of.Loop, "held_back", lambda loop: next(looks, None) or held_back(loop))
+    settings = dataclasses.replace(SETTINGS, report=tmp_path / "losses.json")
+    train(path, tmp_path / "out.onnx", "int4", data=samples(), settings=settings, check=False)
+    told = json.loads((tmp_path / "losses.json").read_text())
+    assert told["best_step"] > 0 and told["best"] == min(loss for _, loss in told["held_back"][1:])
+
+
 def test_labels_and_an_own_loss_are_learned_from(path: Path, tmp_path: Path) -> None:
     labelled = [each | {"z": np.array([k % 64])} for k, each in enumerate(samples())]
     settings = dataclasses.replace(SETTINGS, labels="z")
