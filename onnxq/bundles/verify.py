@@ -134,10 +134,11 @@ def _require_told(folder: Path, said: float, stored: Quality) -> None:
     Raises:
         BadModel: what a bundle says of its distance to float is not what the outputs that lie in it say.
     """
-    if stored.outputs and abs(stored.sqnr - said) > UNTRUE_DB:
+    found = f"{stored.sqnr:.1f} dB" if stored.outputs else "nothing that could be compared with it"
+    if not stored.outputs or abs(stored.sqnr - said) > UNTRUE_DB:
         raise BadModel(
             f"'{folder}' contradicts itself: its manifest says {said:.1f} dB against the float model, the outputs that "
-            f"are stored in it {stored.sqnr:.1f} dB"
+            f"are stored in it {found}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What is remembered of where a constant came from, in the `meta` of its value."""
+"""What is remembered of where a constant came from, in the `meta` of its value; and of a model, in its own."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ APART = "onnxq.apart"
 TURNED = "onnxq.turned"
 #: Whether a constant is nothing but the one that `ORIGIN` names, in another type.
 SAME = "onnxq.same"
+#: Of a model: its functions that were converted to its opset.
+CONVERTED = "onnxq.converted"
 
 #: How a weight of ours is called that lies the other way than the tensor of a checkpoint that it is of: a square with
 #: the tensor's own name would be taken for that itself when another checkpoint is put in.

@@ -26,6 +26,8 @@ from onnxq.summaries.gram import Gram
 INDEX = "onnxq.json"
 #: Of the form of the file.
 VERSION = 1
+#: Rows that anybody sees: float64 counts them one by one.
+MOST_ROWS = 1 << 53
 
 
 class Index(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +104,12 @@ class Layer:
     def _gram(self, number: int) -> Gram:
         sums = load_array(self.file, f"{number}.gram")
         cross = load_array(self.file, f"{number}.cross") if self.follows else None
-        return Gram(sums, rows_seen(self.file, number), cross)
+        gram = Gram(sums, rows_seen(self.file, number), cross)
+        if not gram.is_possible:
+            raise BadRecipe(
+                f"the evidence '{self.file}' is not a file of evidence: no rows have the sums {number}.gram"
+            )
+        return gram
 
 
 #: By name of the initializer in the prepared model.
@@ -196,7 +203,7 @@ def rows_seen(file: Path, number: int) -> int:
         count = load_array(file, f"{number}.count")
     except KeyError:
         return 0
-    if count.size != 1 or count.dtype.kind not in "iu" or count.item() < 0:
+    if count.size != 1 or count.dtype.kind not in "iu" or not 0 <= count.item() <= MOST_ROWS:
         raise BadRecipe(f"the evidence '{file}' is not a file of evidence: {number}.count is no number of rows")
     return int(count.item())
 

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 #: Rows of the samples held back that are kept of a layer's input.
 HELD_ROWS = 512
+#: What rounding of sums in float32 may add to a product, as a factor, and take from a sum of squares.
+_WITHIN, _ROUNDED_AWAY = 1.05, 1e-37
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(eq=False)
@@ -65,6 +68,27 @@ class Gram:
                 self.sums[0] += flat.T @ flat
             else:
                 self.sums += np.matmul(x.transpose(1, 2, 0), x.transpose(1, 0, 2))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there are rows with such products, but for rounding; those of large numbers may be infinite, or none.
+
+        Each is as its mirror image, and within the product of both lengths (Cauchy-Schwarz).
+        """
+        for sums in self.sums:
+            squares = np.diagonal(sums).astype(np.float64)
+            if not (squares >= 0).all():
+                return False
+            lengths = np.sqrt(squares + _ROUNDED_AWAY)
+            for start in range(0, len(sums), _ROWS_AT_ONCE):
+                part = slice(start, start + _ROWS_AT_ONCE)
+                x, mirrored = sums[part].astype(np.float64), sums[:, part].T.astype(np.float64)
+                with np.errstate(invalid="ignore"):
+                    most = lengths[part, None] * lengths
+                    is_wrong = (np.abs(x) > _WITHIN * most) | (np.abs(x - mirrored) > (_WITHIN - 1) * most)
+                if (is_wrong & np.isfinite(x) & np.isfinite(mirrored) & np.isfinite(most)).any():
+                    return False
+        return True
 
     def merged(self, other: Gram) -> Gram:
         """Of the rows of both.

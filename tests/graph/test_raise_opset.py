@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from onnx_ir.passes.common import InlinePass
 from opset_cases import CASES, Case
 from tiny import normal
 
+import onnxq
 from onnxq.errors import BadModel
 from onnxq.model import graph
 from onnxq.passes.normalize.fold_constants import EVALUATED, FoldConstants
@@ -162,6 +164,8 @@ BESIDE = 'r = Resize<mode="linear">(y, , s)  n = GroupNormalization<num_groups=2
             "Resize<M>(x, s)",
         ),
         (11, "f<a=2>(x, s, t)", "f<a>(x, s, t) => (y) { y = Hardmax<axis: int = @a>(x) }", "Hardmax<axis=2>(x)"),
+        (11, "f(x, s, t)", "f(x, s, t) => (y) { y = Softmax<axis=1>(x) }", "Softmax<axis=1>(x)"),
+        (11, "f(x, s, t)", "f(x, s, t) => (y) { y = LogSoftmax(x) }", "LogSoftmax(x)"),
         (
             18,
             "f(x, s, t)",
@@ -186,6 +190,44 @@ def test_functions_in_an_older_opset_compute_the_same(opset: int, call: str, fun
     others = Session(tiny.read(rest)).run({"y": y})
     for wanted, got in zip([y, *others], Session(made).run({"x": x}), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Pad<pads=[0,1,0,2], value=0.5>", "Clip<min=-0.25, max=0.5>"])
+def test_numbers_of_functions_in_an_older_opset_have_the_type_of_what_they_are_for(op: str) -> None:
+    """The converter makes float32 of them."""
+    nodes = f"d = Cast<to=11>(x)  e = {op}(d)  y = Cast<to=1>(e)"
+    local = f'<domain: "local", opset_import: ["" : 10]> f(x) => (y) {{ {nodes} }}'
+    made = tiny.read(tiny.model("g (float[2,8] x) => (y) { y = local.f(x) }", ir_version=8, functions=local))
+    InlineFunctions()(made)
+    alone = tiny.read(tiny.model(f"g (float[2,8] x) => (y) {{ {nodes} }}", opset=10, ir_version=8))
+    RaiseOpset(17)(alone)
+    x = {"x": normal(2, 8)}
+    np.testing.assert_array_equal(Session(made).run(x)[0], Session(alone).run(x)[0])
+
+
+def test_functions_in_another_version_of_any_domain_whose_operators_are_the_same_are_inlined() -> None:
+    local = (
+        '<domain: "local", opset_import: ["ai.onnx.ml" : 1]> f(x) => (y) { y = ai.onnx.ml.Normalizer<norm="L2">(x) }'
+    )
+    proto = tiny.model("g (float[2,8] x) => (y) { y = local.f(x) }", ir_version=8, functions=local)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    made = tiny.read(proto)
+    InlineFunctions()(made)
+    assert tiny.ops(made) == ["Normalizer"]
+    x = normal(2, 8)
+    np.testing.assert_allclose(Session(made).run({"x": x})[0], x / np.linalg.norm(x, axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_functions_that_onnxruntime_takes_for_others_are_to_blame(tmp_path: Path) -> None:
+    """It computes them by the opset of the model, in which Softmax means something else."""
+    local = '<domain: "local", opset_import: ["" : 11]> f(x) => (y) { y = Softmax<axis=1>(x) }'
+    text = "g (float[2,4,16] x) => (y) { a = MatMul(x, w)  y = local.f(a) }"
+    path = tiny.save(tiny.model(text, {"w": normal(16, 16) * 4}, ir_version=8, functions=local), tmp_path)
+    with pytest.raises(
+        BadModel, match=r"another model by ONNX than onnxruntime runs .*opset than the model \('local::f'\)"
+    ):
+        onnxq.quantize(path, tmp_path / "q.onnx", "w8a16")
+    assert not (tmp_path / "q.onnx").exists()
 
 
 @pytest.mark.parametrize("outputs", ["c, a", "c, t", "c, a, a", "c, t, t", "d, t, a"])

@@ -15,9 +15,9 @@ from onnxq.model.graph import Names
 from onnxq.model.types import infer_types
 from onnxq.runtime import known
 
-#: First opsets with: places of pixels that a Resize names; one axis of a Hardmax; a scale for each channel; a mask of
-#: Dropout that says what is kept.
-_RESIZE, _HARDMAX, _GROUP_NORMALIZATION, _DROPOUT = 11, 13, 21, 12
+#: First opsets with: places of pixels that a Resize names; one axis of a Hardmax and of Softmax; a scale for each
+#: channel; a mask of Dropout that says what is kept.
+_RESIZE, _ONE_AXIS, _GROUP_NORMALIZATION, _DROPOUT = 11, 13, 21, 12
 #: The opsets in which a mask of Dropout is of numbers, of those that onnxruntime runs.
 _MASK_OF_NUMBERS = (7, 9)
 _PLACES = "coordinate_transformation_mode"
@@ -44,10 +44,15 @@ def require_known(model: ir.Model, version: int) -> None:
             raise BadModel(f"node '{node.name}' (GroupNormalization) has a scale for each group, of doubles")
 
 
-def before(nodes: Iterable[ir.Node], names: Names, opset: int, version: int) -> None:
-    """Rewrite nodes of `opset` that the converter would turn into others on the way to `version`."""
+def before(nodes: Iterable[ir.Node], names: Names, opset: int, version: int, *, has_shapes: bool = True) -> None:
+    """Rewrite nodes of `opset` that the converter would turn into others on the way to `version`.
+
+    Args:
+        has_shapes: whether the converter knows them; in functions it does not.
+    """
+    of_rows = ("Hardmax",) if has_shapes else ("Hardmax", "Softmax", "LogSoftmax")
     for node in list(nodes):
-        if graph.is_op(node, "Hardmax") and opset < _HARDMAX <= version:
+        if graph.is_op(node, *of_rows) and opset < _ONE_AXIS <= version:
             _flatten(node, names)
         elif graph.is_op(node, "Dropout") and _MASK_OF_NUMBERS[0] <= opset < _DROPOUT <= version:
             _empty_mask(node, names, of_numbers=opset <= _MASK_OF_NUMBERS[1])
@@ -64,9 +69,8 @@ def name_defaults(nodes: Iterable[ir.Node], opset: int) -> None:
             node.attributes.setdefault("stash_type", ir.AttrInt64("stash_type", ir.DataType.FLOAT))
 
 
-def types_of_numbers(model: ir.Model) -> Mapping[str, ir.DataType]:
-    """By output, the types of Clip and Pad nodes that compute in others than float32, for `after`."""
-    opset = graph.opset(model)
+def types_of_numbers(model: ir.Model, opset: int) -> Mapping[str, ir.DataType]:
+    """By output, the types of Clip and Pad nodes of `opset` that compute in others than float32, for `after`."""
     found = [node for node in graph.nodes(model) if node.domain == "" and opset < _NUMBERS.get(node.op_type, 0)]
     if not found:
         return {}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Mapping
+
 import onnx
 import onnx_ir as ir
 from onnx import defs, inliner
@@ -11,6 +15,7 @@ from onnxq import own_ops
 from onnxq.errors import BadModel, first_line
 from onnxq.model import graph
 from onnxq.model.graph import Names
+from onnxq.model.origin import CONVERTED
 from onnxq.passes.opsets import _meanings
 from onnxq.passes.opsets.raise_opset import RaiseOpset, through_protobuf
 
@@ -31,8 +36,7 @@ class InlineFunctions(ir.passes.InPlacePass):
         if not functions:
             return ir.passes.PassResult(model, modified=False)
         for function in functions:
-            if _means_the_same(function, graph.opset(model)):
-                function.opset_imports[""] = graph.opset(model)
+            _adopt(function, model.opset_imports)
         versions = {f.opset_imports.get("", graph.opset(model)) for f in functions}
         if versions == {graph.opset(model)}:
             return InlinePass(_is_foreign)(model)
@@ -40,24 +44,36 @@ class InlineFunctions(ir.passes.InPlacePass):
         try:
             _keep_meanings(model, functions)
             through_protobuf(model, _inlined)
-            _meanings.after(model, min(versions), {})
+            oldest = min(versions)  # others have their numbers as inputs, of the right type
+            _meanings.after(model, oldest, _meanings.types_of_numbers(model, oldest))
         except Exception as error:  # the converter raises whatever its C++ core throws
-            raise BadModel(f"a local function cannot be converted to the model's opset: {first_line(error)}") from None
+            raise BadModel(f"a local function cannot be converted to the model's opset: {_reason(error)}") from None
+        model.meta[CONVERTED] = ", ".join(f"'{f.domain}::{f.name}'" for f in functions)
         for function in functions:
             del model.functions[function.identifier()]
         return ir.passes.PassResult(model, modified=True)
 
 
-def _means_the_same(function: ir.Function, opset: int) -> bool:
-    """Whether all operators of a function are the same in this opset, the standard ones by their definitions."""
-    own = function.opset_imports.get("", opset)
-    used = {node.op_type for node in function.graph.all_nodes() if node.domain in ("", "ai.onnx")}
-    try:
-        return own == opset or all(
-            defs.get_schema(op, own).since_version == defs.get_schema(op, opset).since_version for op in used
-        )
-    except defs.SchemaError:  # one of them has no such operator
-        return False
+def _adopt(function: ir.Function, opsets: Mapping[str, int]) -> None:
+    """Let a function be in the model's opsets, where all operators that it has of one are the same there."""
+    for domain, own in list(function.opset_imports.items()):
+        opset = opsets.get(domain, own)
+        names = (domain, "ai.onnx") if not domain else (domain,)
+        used = {node.op_type for node in function.graph.all_nodes() if node.domain in names}
+        with contextlib.suppress(defs.SchemaError):  # one of them has no such operator
+            if all(_since(op, own, domain) == _since(op, opset, domain) for op in used):
+                function.opset_imports[domain] = opset
+
+
+def _since(op: str, opset: int, domain: str) -> int:
+    return int(defs.get_schema(op, opset, domain).since_version)
+
+
+def _reason(error: Exception) -> str:
+    """What the converter says, without where in its source it says that."""
+    if unknown := re.search(r"Type unknown for (\S+)", str(error)):
+        return f"ONNX's converter knows no type of '{unknown[1]}', with which a function of another opset is called"
+    return first_line(error)
 
 
 def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
@@ -66,7 +82,7 @@ def _keep_meanings(model: ir.Model, functions: list[ir.Function]) -> None:
     _meanings.name_defaults(graph.nodes(model), opset)
     for function in functions:
         own = function.opset_imports.get("", opset)
-        _meanings.before(function.graph.all_nodes(), names, own, opset)
+        _meanings.before(function.graph.all_nodes(), names, own, opset, has_shapes=False)
         _meanings.name_defaults(function.graph.all_nodes(), own)
         for node in [*function.graph.all_nodes()]:
             for body in graph.bodies(node):

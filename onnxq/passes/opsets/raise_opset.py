@@ -53,7 +53,7 @@ class RaiseOpset(ir.passes.InPlacePass):
         try:
             _meanings.require_known(model, self.version)
             _meanings.before(graph.nodes(model), Names(model), opset, self.version)
-            numbers = _meanings.types_of_numbers(model)
+            numbers = _meanings.types_of_numbers(model, opset)
             through_protobuf(model, lambda proto: version_converter.convert_version(proto, self.version))
             _meanings.after(model, opset, numbers)
         except Exception as error:  # the converter raises whatever its C++ core throws

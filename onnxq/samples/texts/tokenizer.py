@@ -53,7 +53,7 @@ class Tokenizer:
         Special tokens that a tokenizer puts around every text stay whole; with one token of the text that may be more.
         """
         around = self.encoder.num_special_tokens_to_add(False) if special else 0
-        self.encoder.enable_truncation(max((length - around) // (self.copies if special else 1), 1) + around)
+        self.encoder.enable_truncation(max((length - around) // self.copies, 1) + around)
         supervisor.doing(f"the tokenizers library read a text by {self.path}")
         with _only_bad_data(f"the tokenizer '{self.path}' fails on a text"):
             found = self.encoder.encode(without_halves(text[: self.readable]), add_special_tokens=special)
