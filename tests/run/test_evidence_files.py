@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from onnxq.cli import main
 from onnxq.errors import BadRecipe
 from onnxq.runtime.session import MappedSession
 from onnxq.summaries.evidence import Index, add_arrays, add_index
+from onnxq.summaries.gram import Gram
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -160,6 +161,43 @@ def test_damaged_parts_are_one_sentence(wrong: str, tmp_path: Path) -> None:
     said = merge(tmp_path / "o.npz", sorted(tmp_path.glob("*.npz")))
     assert not (tmp_path / "o.npz").exists()
     assert "bug" not in said and len(said.strip().splitlines()) == 1, said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gram": lambda x: x * np.nan},
+        {"gram": lambda x: -x},
+        {"gram": np.triu},
+        {"gram": lambda x: x - 10 * x.max() * np.eye(x.shape[-1], dtype=x.dtype)},
+        {"gram": lambda x: x + x.max() * (1 - np.eye(x.shape[-1], dtype=x.dtype)) * 2},
+        {"count": lambda x: np.array(1 << 62)},
+    ],
+)
+def test_sums_that_no_rows_have_are_no_evidence(
+    wrong: dict[str, Callable[[NDArray], NDArray]], folder: Path, whole: Path, tmp_path: Path
+) -> None:
+    change = {f"0.{part}": make(x) for part, make in wrong.items() for x in [arrays(whole)[f"0.{part}"]]}
+    np.savez(tmp_path / "e.npz", **(dict(arrays(whole)) | change))
+    with pytest.raises(BadRecipe, match=r"e\.npz' is not a file of evidence"):
+        quantized(folder, tmp_path / "q.onnx", evidence=tmp_path / "e.npz")
+    assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e19, 1e25])
+@pytest.mark.parametrize("follows", [False, True])
+def test_sums_of_any_rows_are_possible(scale: float, follows: bool) -> None:
+    """Of numbers whose squares float32 does not hold, too, of channels of very different sizes, and of zeros."""
+    rng = np.random.default_rng(0)
+    channels = np.r_[np.zeros(3), 10.0 ** rng.uniform(-18, 3, 61)]
+    gram = Gram.empty(2, 64, follows=follows)
+    for _ in range(20):
+        rows = (rng.standard_normal((300, 2, 64)) * channels * scale).astype(np.float32)
+        if follows:
+            gram.update_pair(rows, rows)
+        else:
+            gram.update(rows)
+    assert gram.rounded().is_possible and gram.is_possible
 
 
 def test_one_thing_is_written_at_a_time(folder: Path, tmp_path: Path) -> None:

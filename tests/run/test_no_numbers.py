@@ -14,6 +14,7 @@ import pytest
 import tiny
 from bundled import edit, sign_again
 from click.testing import CliRunner
+from numpy.typing import NDArray
 from onnx import helper
 
 from onnxq.bundles import measure
@@ -231,6 +232,17 @@ def test_outputs_of_the_float_model_that_are_stored_otherwise_are_no_samples(fol
     np.savez(folder / "b" / "samples.npz", **arrays)
     sign_again(folder / "b", "samples.npz")
     assert "holds the output 'y' and the float model's as two kinds" in run("verify", "b", code=1)
+
+
+@pytest.mark.parametrize("floats", [np.full((1, 6), np.nan, np.float32), np.zeros((1, 7), np.float32)])
+def test_a_distance_to_float_that_nothing_stored_tells_is_a_contradiction(floats: NDArray, folder: Path) -> None:
+    run("export", "sound.onnx", "-o", "b", "--reference", "sound.onnx")
+    stored = dict(np.load(folder / "b" / "samples.npz"))
+    np.savez(
+        folder / "b" / "samples.npz", **{name: floats if name[:6] == "float." else x for name, x in stored.items()}
+    )
+    sign_again(folder / "b", "samples.npz")
+    assert "the outputs that are stored in it nothing that could be compared" in run("verify", "b", code=1)
 
 
 def test_outputs_whose_shape_follows_from_the_numbers_are_verified(folder: Path) -> None:

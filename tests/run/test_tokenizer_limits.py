@@ -28,8 +28,11 @@ def changed(folder: Path, change: str) -> Path:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 9])
 def test_copies_of_a_text_fit_in_together(length: int, tmp_path: Path) -> None:
-    ids, types = open_tokenizer(changed(tmp_path, "twice")).encode("the quick brown fox jumps over", length)
+    found, text = open_tokenizer(changed(tmp_path, "twice")), "the quick brown fox jumps over"
+    ids, types = found.encode(text, length)
     assert len(ids) == len(types) <= max(length, 3) and ids[0] == 3  # one token of the text is more than no text
+    ids, types = found.encode(text, length, special=False)
+    assert len(ids) == len(types) <= max(length, 2) and ids[0] != 3
 
 
 def test_each_pass_sees_the_same_tokens(tmp_path: Path) -> None:
