@@ -16,7 +16,8 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -259,8 +260,34 @@ def _of_the_system(error: OSError) -> str:
     return f"{name}{error.strerror or first_line(error)}"
 
 
+#: What takes the warnings of a call, in the place of the filters of the whole program.
+_taker: ContextVar[Callable[[str, type[Warning]], None] | None] = ContextVar("onnxq_warnings", default=None)
+
+
+@contextlib.contextmanager
+def taking_warnings(take: Callable[[str, type[Warning]], None]) -> Iterator[None]:
+    """What `warn` says in here, in this thread, is given to `take`; which may say it again, to who took it before."""
+    before = _taker.get()
+
+    def told(sentence: str, category: type[Warning]) -> None:
+        token = _taker.set(before)
+        try:
+            take(sentence, category)
+        finally:
+            _taker.reset(token)
+
+    token = _taker.set(told)
+    try:
+        yield
+    finally:
+        _taker.reset(token)
+
+
 def warn(sentence: str, category: type[Warning] = RuntimeWarning) -> None:
     """Give a warning at the line that called onnxq: what it is about is written there."""
+    if (take := _taker.get()) is not None:
+        take(sentence, category)
+        return
     ours, level = 1, 1
     frame: FrameType | None = sys._getframe()
     while frame is not None:

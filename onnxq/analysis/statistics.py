@@ -13,6 +13,7 @@ from onnxq.analysis.representable import outside
 from onnxq.analysis.slices import slices
 from onnxq.formats import QuantizedTensor
 from onnxq.formats.kinds import arguments
+from onnxq.quality import MAX_DB, UNEQUAL_DB, decibel
 from onnxq.summaries.pair_sums import PairSums
 
 
@@ -124,26 +125,28 @@ def error_stats(wanted: ArrayLike, got: ArrayLike) -> ErrorStats:
     (0.0833, 0.5, 19.2)
     """
     x, y = arguments.numbers(wanted, "array 'wanted'"), arguments.numbers(got, "array 'got'")
-    exponent, sums = _exponent(x, y), ErrorSums()
-    if exponent:
-        x, y = (np.ldexp(each.astype(np.float64), -exponent) for each in (x, y))
-    sums.add(x, y)
-    found = sums.stats()
+    sums, scaled, errors = ErrorSums(), ErrorSums(), ErrorSums()
+    with np.errstate(over="ignore"):
+        sums.add(x, y)
+    found, exponent = sums.stats(), _exponent(x, y)
     if not exponent:
         return found
-    with np.errstate(over="ignore", under="ignore"):
-        return dataclasses.replace(
-            found,
-            mse=float(np.ldexp(found.mse, 2 * exponent)),
-            mean_abs=float(np.ldexp(found.mean_abs, exponent)),
-            max_abs=float(np.ldexp(found.max_abs, exponent)),
-            bias=float(np.ldexp(found.bias, exponent)),
+    # Their squares are beyond float64, or too small for it: those of the numbers and of the errors are summed apart.
+    x, y = (each.astype(np.float64) for each in (x, y))
+    scaled.add(np.ldexp(x, -exponent), np.ldexp(y, -exponent))
+    of_error = _exponent(y - x)
+    errors.add(np.zeros_like(x), np.ldexp(y - x, -of_error))
+    if found.max_abs:
+        apart = 20 * math.log10(2) * (exponent - of_error)
+        found = dataclasses.replace(
+            found, sqnr=max(-MAX_DB, min(UNEQUAL_DB, decibel(scaled.signal, errors.noise) + apart))
         )
+    return dataclasses.replace(found, cosine=scaled.cosine)
 
 
-def _exponent(x: NDArray, y: NDArray) -> int:
+def _exponent(*arrays: NDArray) -> int:
     """By which power of two numbers are divided whose squares float64 does not hold; 0: their squares it does."""
-    largest = max(float(np.abs(each).max(initial=0)) for each in (x, y))
+    largest = max(float(np.abs(each).max(initial=0)) for each in arrays)
     return 0 if not largest or 1e-140 < largest < 1e140 or not math.isfinite(largest) else math.frexp(largest)[1]
 
 

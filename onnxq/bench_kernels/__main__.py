@@ -10,9 +10,10 @@ measured at the same moments: reading as many bytes as a weight has, and the pea
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from onnxq.bench_kernels import attention, products
 from onnxq.bench_kernels.ceilings import Ceilings, run_on
 from onnxq.bench_kernels.contenders import CPUS, FORCE, check, contenders, time_in_turns
 from onnxq.bench_kernels.tables import HEAD, Row, cells, describe, markdown, sweep_line, sweep_summary
+from onnxq.errors import OnnxqError
+from onnxq.files.guard import Guard
 from onnxq.runtime import native
 
 #: N × K: projections and both halves of the MLP of a model of 7 billion parameters.
@@ -94,16 +97,17 @@ def errors(threads: int) -> list[str]:
     return lines
 
 
-def attend(shapes: Sequence[tuple[int, int, int, int]], seconds: float, threads: int, output: Path | None) -> None:
-    """Print the table of attention, and write it to `output`."""
+def attend(
+    shapes: Sequence[tuple[int, int, int, int]], seconds: float, threads: int, write: Callable[[str], None]
+) -> None:
+    """Print the table of attention, and `write` it."""
     table = [attention.HEAD]
     print(*attention.HEAD, sep="  ")
     for row in attention.lines(shapes, seconds, threads):
         table.append(row)
         print(*row, sep="  ", flush=True)
-    if output:
-        rows = ["| " + " | ".join(cells) + " |" for cells in (table[0], ["---"] * len(table[0]), *table[1:])]
-        output.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    rows = ["| " + " | ".join(cells) + " |" for cells in (table[0], ["---"] * len(table[0]), *table[1:])]
+    write("\n".join([*rows, ""]))
 
 
 class Numbers(click.ParamType):
@@ -135,6 +139,18 @@ class Formats(click.ParamType):
         return tuple(known[word] for word in wanted)
 
 
+def _writer(output: Path | None, force: bool) -> Callable[[str], None]:
+    """What writes the tables, if they are to be: that it can is seen before anything is measured."""
+    if output is None:
+        return lambda text: None
+    guard = Guard(force)
+    try:
+        guard.writes(output, "--output")
+    except OnnxqError as error:
+        raise click.ClickException(str(error)) from None
+    return functools.partial(guard.write_text, output)
+
+
 @click.command()
 @click.option("--quick", is_flag=True, help="One small shape, few rows: proves that everything runs.")
 @click.option("--all", "all_", is_flag=True, help="Three shapes, every format: some minutes.")
@@ -154,6 +170,7 @@ class Formats(click.ParamType):
 @click.option("--isa", help="Force this kernel.")
 @click.option("--beside", multiple=True, help="Measure this kernel of ours too; with --sweep.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the tables here, as Markdown.")
+@click.option("-f", "--force", is_flag=True, help="Replace a file that is there.")
 def main(
     quick: bool,
     all_: bool,
@@ -167,15 +184,17 @@ def main(
     isa: str | None,
     beside: tuple[str, ...],
     output: Path | None,
+    force: bool,
 ) -> None:
     """Check, then time the kernels of the onnxq domain against onnxruntime's own."""
+    write = _writer(output, force)
     if isa:
         os.environ[FORCE] = isa
     library = native.library()
     if library is None:
         raise SystemExit(1)
     if attended:
-        attend(attention.QUICK if quick else attention.SHAPES, seconds or 1.0, threads, output)
+        attend(attention.QUICK if quick else attention.SHAPES, seconds or 1.0, threads, write)
         return
     small = ((256, 512),)
     if swept:
@@ -187,8 +206,7 @@ def main(
             print(sweep_line(row), flush=True)
         summary = sweep_summary(found)
         print(*summary, sep="\n")
-        if output:
-            output.write_text("\n".join([*summary, ""]), encoding="utf-8")
+        write("\n".join([*summary, ""]))
         return
     shapes = shape or (small if quick else SHAPES if all_ else SHAPES[:1])
     many, words = rows or ((1, 4, 33) if quick else ROWS), formats or FORMATS
@@ -202,8 +220,7 @@ def main(
             if ours in row.medians:
                 print(f"{row.shape[0]}×{row.shape[1]}", *cells(row, ours), sep="  ", flush=True)
     print(*(lost := errors(threads)), sep="\n")
-    if output:
-        output.write_text(markdown(done, describe(threads, ceilings), lost), encoding="utf-8")
+    write(markdown(done, describe(threads, ceilings), lost))
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ class Checkpoint:
 
 
 def is_progress(path: Path) -> bool:
-    """Whether the file at `path` was written here, or holds nothing."""
-    return not path.stat().st_size or schemas.progress_in(path, schemas.ProgressFile) is not None
+    """Whether the file at `path` was written here."""
+    return schemas.progress_in(path, schemas.ProgressFile) is not None
 
 
 def parts(path: Path | None, count: int) -> list[Path | None]:

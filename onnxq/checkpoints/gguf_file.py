@@ -26,6 +26,7 @@ from onnxq.checkpoints import gguf_foreign as foreign
 from onnxq.errors import BadData, BadModel
 from onnxq.files import array_limits, limits, staging
 from onnxq.formats import QuantizedTensor
+from onnxq.formats.kinds import arguments
 
 ALIGNMENT = 32
 #: ggml's numbers of the formats that are also ours, by GGUF's names, and of plain arrays.
@@ -104,7 +105,8 @@ def write_gguf(
         BadOutput: it cannot be written.
         ValueError: another alignment, or metadata of another type.
     """
-    if not isinstance(alignment, int) or alignment < 8 or alignment % 8:
+    alignment = arguments.whole(alignment, "alignment")
+    if alignment < 8 or alignment % 8:
         raise ValueError(f"an alignment of {alignment} bytes is no multiple of 8")
     pairs = {"general.quantization_version": struct.pack("<II", 4, 2)}
     if alignment != ALIGNMENT:

@@ -58,8 +58,8 @@ class Linear4Bit:
         require_types(Linear4Bit, vars(self))
         _, scales = layouts.linear4bit_groups(self.packed, self.scales, "w", self.group)
         # Of its own, and to be read only: what kernels take is laid out once, and the caller's may be used again.
-        self._keep("packed", np.array(self.packed))
-        self._keep("scales", np.array(scales))
+        self._keep("packed", np.array(_numbers(self.packed, "weight", arguments.array)))
+        self._keep("scales", np.array(_numbers(scales, "scales", arguments.array)))
         if not np.isfinite(scales).all():
             raise BadModel("scales of a Linear4Bit are not finite")
         if self.bias is not None:

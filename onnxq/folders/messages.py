@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxq.boundary import warn
+from onnxq.boundary import taking_warnings, warn
 from onnxq.errors import OnnxqError, UnusedOption
 from onnxq.progress import Progress
 
@@ -36,22 +35,31 @@ def about(part: str) -> Iterator[None]:
         raise type(error)(f"part '{part}': {error}") from error
 
 
+def but_for_unused() -> contextlib.AbstractContextManager[None]:
+    """Options without effect were said already."""
+
+    def take(message: str, category: type[Warning]) -> None:
+        if not issubclass(category, UnusedOption):
+            warn(message, category)
+
+    return taking_warnings(take)
+
+
 @contextlib.contextmanager
 def collected_warnings(models: Sequence[Path], count: Callable[[], int]) -> Iterator[None]:
     """An option is unused if it is in all `count()` parts that were quantized; other warnings are given once.
 
     What is said of several models is said of the first: commands that advice names take no folder.
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
     said: dict[tuple[type[Warning], str], int] = {}
-    for each in caught:
-        message = str(each.message)
-        for model in models if issubclass(each.category, UnusedOption) else ():
+
+    def take(message: str, category: type[Warning]) -> None:
+        for model in models if issubclass(category, UnusedOption) else ():
             message = message.replace(str(model), str(models[0]))
-        key = (each.category, message)
-        said[key] = said.get(key, 0) + 1
+        said[category, message] = said.get((category, message), 0) + 1
+
+    with taking_warnings(take):
+        yield
     for (category, message), times in said.items():
         if not issubclass(category, UnusedOption) or times >= count():
             warn(message, category)

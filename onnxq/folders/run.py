@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import onnx
 
 from onnxq import own_ops, pipeline
 from onnxq.checking.result import Result
-from onnxq.errors import BadModel, NothingToDo, OnnxqError, UnusedOption
+from onnxq.errors import BadModel, NothingToDo, OnnxqError
 from onnxq.folders import data_files, genai, layouts, options_of_part, placing, shared
 from onnxq.folders.contents import Folder, Part
-from onnxq.folders.messages import OfPart, collected_warnings
+from onnxq.folders.messages import OfPart, but_for_unused, collected_warnings
 from onnxq.folders.result import FolderResult, PartResult
 from onnxq.job import open_job
 from onnxq.plan import Plan
@@ -140,8 +139,7 @@ class Run:
         if len(parts) < 2:
             return
         models = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnusedOption)  # said once already
+        with but_for_unused():
             for part in parts:
                 result = self.results[part.name]
                 data: DataSource | None = [] if part.name in self.samples else None  # none is read here

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _NOT_BUILT = "onnxq was installed without its compiled library: install a C++ compiler and reinstall onnxq"
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
 
 
 @bounded
@@ -63,7 +66,7 @@ def session(
 
     Raises:
         BadModel: onnxruntime refuses the model.
-        BadRecipe: the library was registered with `options` before, by another call than this one.
+        BadRecipe: no such provider; or the library was registered with `options` before, by another call than this one.
         MissingRuntime: onnxruntime is not installed.
     """
     ort = installed.require()
@@ -75,17 +78,16 @@ def session(
         warn(f"{_NOT_BUILT}; until then models run slower")
     else:
         register(options)
-    if providers is None:
-        available = ort.get_available_providers()
-        providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-    if isinstance(providers, str):  # of which letters are no providers
-        providers = [providers]
+    tried = _tried(providers, ort.get_available_providers())
     source = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(source, str):
         limits.require_text_name(source)
         limits.require_file(source)
     try:
-        return ort.InferenceSession(source, options, providers=list(providers), disabled_optimizers=wrong_rules(source))
+        for each in tried[:-1]:
+            with contextlib.suppress(Exception):  # one that is listed, and cannot be loaded
+                return _opened(source, options, each)
+        return _opened(source, options, tried[-1])
     except Exception as error:  # onnxruntime's exceptions share no base class
         if "Domain already set in registry" in str(error):
             raise BadRecipe(
@@ -94,8 +96,34 @@ def session(
         raise BadModel(f"onnxruntime refuses the model: {installed.reason(error)}") from None
 
 
+def _tried(providers: Sequence[Any] | None, available: Sequence[str]) -> list[list[Any]]:
+    """What sessions are opened with, one after the other until one opens; what the caller names is all there is.
+
+    Raises:
+        BadRecipe: one of them is not in this onnxruntime.
+    """
+    if providers is None:
+        usual = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+        return [usual[i:] for i in range(len(usual))]
+    named = [providers] if isinstance(providers, str) else list(providers)  # letters are no providers
+    for each in named:
+        name = each[0] if isinstance(each, tuple) and len(each) == 2 else each
+        if name not in available:
+            raise BadRecipe(f"there is no provider {name!r} in this onnxruntime; it has {', '.join(available)}")
+    return [named]
+
+
+def _opened(source: str | bytes, options: Any, providers: Sequence[Any]) -> Any:
+    """Without onnxruntime's own way out where a provider fails: it forgets which optimizers are off."""
+    rules = wrong_rules(source)
+    return installed.require().InferenceSession(
+        source, options, providers=providers, disabled_optimizers=rules, enable_fallback=0
+    )
+
+
 def register(options: Any) -> None:
     """Register the library with these options, once: onnxruntime refuses a domain that comes twice."""
-    if options not in _registered:
-        options.register_custom_ops_library(str(ops_library()))
-        _registered.add(options)
+    with _lock:  # sessions may be opened in threads
+        if options not in _registered:
+            options.register_custom_ops_library(str(ops_library()))
+            _registered.add(options)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.errors import BadData
+from onnxq.formats.kinds import arguments
 from onnxq.runtime.own_functions import shown
 from onnxq.runtime.session import Feed, Input
 
@@ -157,9 +158,9 @@ def array_of(x: object, what: str) -> NDArray:
     Raises:
         BadData: elements are masked: what stands in their places means nothing.
     """
-    if np.ma.is_masked(x):
+    if arguments.is_masked(x):
         raise BadData(f"{what} has masked elements; fill them with what the model takes for a missing value")
-    return np.asarray(x)
+    return np.asarray(arguments.untracked(x))
 
 
 def _converted(x: NDArray, dtype: np.dtype, what: str) -> NDArray:

@@ -66,8 +66,15 @@ class Data:
         """The samples without the first `skipped`, which are not read."""
         return (read() for read in itertools.islice(self.reads(), skipped, None))
 
-    @functools.cached_property
+    @property
     def _seen(self) -> tuple[int, str]:
+        """Count and hash, found once. Samples may do anything meanwhile, in any thread: no lock is held for that."""
+        if "_found" not in vars(self):
+            vars(self)["_found"] = self._gone_through()
+        found: tuple[int, str] = vars(self)["_found"]
+        return found
+
+    def _gone_through(self) -> tuple[int, str]:
         """Count and hash. Without a fingerprint, the samples are gone through once for them."""
         if self.fingerprint is not None:
             return sum(1 for _ in self.reads()), self.fingerprint()

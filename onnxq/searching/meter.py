@@ -86,8 +86,8 @@ class _File(msgspec.Struct):
 
 
 def is_progress(path: Path) -> bool:
-    """Whether the file at `path` was written here, or holds nothing."""
-    return not path.stat().st_size or schemas.progress_in(path, _File) is not None
+    """Whether the file at `path` was written here."""
+    return schemas.progress_in(path, _File) is not None
 
 
 def remove(path: Path) -> None:

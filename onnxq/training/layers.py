@@ -23,6 +23,7 @@ from onnxq.errors import BadModel, BadRecipe, first_line
 from onnxq.fake_quant import AffineGrid, Observer, torch_functions
 from onnxq.files import staging
 from onnxq.files.guard import Guard
+from onnxq.formats.kinds import arguments
 from onnxq.model import graph
 from onnxq.model.graph import Names
 from onnxq.model.load import load_model
@@ -44,6 +45,8 @@ class _Quantized(torch.nn.Module):  # type: ignore[misc]
     weight: torch.nn.Parameter
 
     def _prepare(self, bits: int, input_bits: int | None, method: str) -> None:
+        with contextlib.suppress(ValueError):  # what is no whole number is none of them
+            bits = arguments.whole(bits, "bits")
         if not isinstance(bits, int) or not 2 <= bits <= 8 or (input_bits is not None and input_bits != 8):
             raise BadRecipe(f"a layer has weights of 2 to 8 bits and inputs of 8 or none, not {bits} and {input_bits}")
         self.bits, self.input_bits = bits, input_bits

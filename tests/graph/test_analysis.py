@@ -348,3 +348,10 @@ def test_numbers_whose_squares_no_float_holds_have_an_error_too(scale: float) ->
     assert found.cosine == pytest.approx(usual.cosine)
     assert (found.mean_abs, found.max_abs) == pytest.approx((usual.mean_abs * scale, usual.max_abs * scale), rel=1e-9)
     assert analysis.error_stats(x * scale, -x * scale).cosine == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("large", [1e139, 1e200, 1e300])
+def test_errors_are_summed_apart_from_the_numbers(large: float) -> None:
+    """Of numbers whose squares no float holds, an error of 1 has a square all the same."""
+    found = analysis.error_stats([large, 1.0], [large, 2.0])
+    assert (found.mse, found.max_abs, found.mean_abs) == (0.5, 1.0, 0.5)

@@ -450,3 +450,17 @@ def test_an_iterator_that_fails_fails_again() -> None:
     for _ in range(2):
         with pytest.raises(BadData, match="failed with KeyError"):
             list(data)
+
+
+def test_masks_in_lists_are_masks_too() -> None:
+    row = np.ma.masked_equal([[1.0, 2.0, 3.0]], 2)
+    for x in ([row], (row,), [[1.0, np.ma.masked, 2.0]]):
+        with pytest.raises(BadData, match="masked elements"):
+            samples([{"x": x}])  # type: ignore[dict-item]
+
+
+def test_tensors_that_numpy_does_not_take_are_samples() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.arange(3.0).reshape(1, 3).requires_grad_()
+    for each in (x, x.bfloat16(), torch.nn.Parameter(x.detach())):
+        np.testing.assert_array_equal(samples([{"x": each}])[0]["x"], [[0, 1, 2]])

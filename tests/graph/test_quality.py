@@ -343,11 +343,11 @@ def test_what_differs_is_named_numbers_or_decisions() -> None:
     check = models.Check("", on.sqnr, on.contrast, on.sqnr, bare_ms=1.0)
     flipped = r"\(1000 of 1000 decisions of 'at' flip\) than with it \(0 flip\)"
     with pytest.raises(CheckFailed, match=f"without onnxq's library the saved model computes something else {flipped}"):
-        models._noted(check, frozenset(), on, on, alone)
-    assert "than with it off (0 flip)" in models._noted(check, frozenset(), alone, on, on).notes[0]
+        models._noted(check, on, on, alone)
+    assert "than with it off (0 flip)" in models._noted(check, alone, on, on).notes[0]
     broken = compare_outputs(["y", "at"], [[normal(9), places]], [[normal(9, seed=1), others]])
     with pytest.raises(CheckFailed, match=r"something else \(.* dB\) than with it \(.* dB\)"):
-        models._noted(check, frozenset(), on, on, broken)
+        models._noted(check, on, on, broken)
     assert check.difference.endswith("dB")
     assert "decisions flip" in models.Check("", 50.0, 50.0, 50.0, decides_alike=False).difference
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
+from onnxq.bench_kernels import __main__ as bench
 from onnxq.bench_kernels import attention, products
 from onnxq.bench_kernels.__main__ import FORMATS
 from onnxq.bench_kernels.contenders import MOST, Contender, check, contenders
@@ -62,3 +65,16 @@ def test_every_contender_is_checked(format: str, block: int) -> None:
         wrong = Contender("wrong", contender.accuracy, swapped, contender.weight, contender.copies, contender.clock)
         with pytest.raises(SystemExit, match="relative error"):
             check(wrong, x)
+
+
+def test_a_file_that_is_there_stays_unless_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen before anything is measured."""
+    monkeypatch.setattr(bench, "sweep", lambda *_: [])
+    (tmp_path / "r.md").write_text("mine")
+    words = ["--sweep", "--quick", "--output"]
+    for output, says in ((tmp_path / "r.md", "exists; give --force"), (tmp_path / "no" / "r.md", "does not exist")):
+        done = CliRunner().invoke(bench.main, [*words, str(output)])
+        assert done.exit_code == 1 and says in done.output
+    assert (tmp_path / "r.md").read_text() == "mine"
+    assert CliRunner().invoke(bench.main, [*words, str(tmp_path / "r.md"), "--force"]).exit_code == 0
+    assert (tmp_path / "r.md").read_text() != "mine"

@@ -262,7 +262,7 @@ STRANGERS = r"""
 import contextlib, socket, time, distributed
 from onnxq.cluster import started
 with contextlib.ExitStack() as closing:
-    cluster = started.local_cluster(distributed, 1, closing)
+    cluster, _ = started.local_cluster(distributed, 1, closing)
     host, port = cluster.scheduler_address.removeprefix("tcp://").split(":")
     for sent in (b"", b"GET / HTTP/1.0", bytes(999), bytes(range(256)), 3 * (b"\2" + bytes(7)) + b"\xff" * 16):
         with socket.create_connection((host, int(port))) as connection:

@@ -281,13 +281,14 @@ def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
     assert Path("target.json").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("content", ["precious", ""])
 @pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])
-def test_a_foreign_file_called_like_progress_stays(folder: Path, force: list[str]) -> None:
+def test_a_foreign_file_called_like_progress_stays(folder: Path, force: list[str], content: str) -> None:
     """--force is about outputs; nobody named this one."""
-    Path("r.partial").write_text("precious")
+    Path("r.partial").write_text(content)
     words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r", *force)
     assert "'r.partial' is where progress is kept, and something else is there" in run(*words, code=1)
-    assert Path("r.partial").read_text() == "precious"
+    assert Path("r.partial").read_text() == content
 
 
 @pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -64,8 +65,8 @@ def test_a_stopped_search_goes_on_and_finds_the_same(
 def test_a_file_of_another_search_is_not_used(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "o.onnx.search").write_text('{"search":"other","plans":{"x":{"harm":0.0,"sqnr":1.0}}}')
     assert quantized(folder, tmp_path / "o.onnx", budget="bits=4").check is not None
-    (tmp_path / "p.onnx.search").write_text("my notes")
-    for force in (False, True):
+    for notes, force in itertools.product(("my notes", ""), (False, True)):
+        (tmp_path / "p.onnx.search").write_text(notes)
         with pytest.raises(OnnxqError, match="is where progress is kept, and something else is there"):
             quantized(folder, tmp_path / "p.onnx", budget="bits=4", force=force)
     for name in ("p.onnx.search", folder / "plain.npz", folder / "model.onnx"):

@@ -40,9 +40,9 @@ def save_plot(benchmark: Benchmark, path: str | Path, *, replace: bool = False) 
     if not 0 < len(tables) <= MOST_TABLES:
         raise NothingToDo(f"a plot shows 1 to {MOST_TABLES} kinds of weights, and these are {len(tables)}")
     matplotlib = _matplotlib()
-    with matplotlib.rc_context(), staging.whole(path, replace=replace) as staged:
+    if supervisor.is_at_work():  # in a program of the user's, its settings are those of all its threads
         matplotlib.rcdefaults()
-        matplotlib.rcParams["text.parse_math"] = False  # a dollar in a name is one
+    with staging.whole(path, replace=replace) as staged:
         # Without the date, so that equal figures are equal files.
         date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
         _drawn(matplotlib, tables).savefig(staged, format=path.suffix[1:], dpi=150, metadata=date)
@@ -60,7 +60,9 @@ def _drawn(matplotlib: Any, tables: Mapping[str, Sequence[Degradation]]) -> Any:
                 labelled.add(label)
                 axes.annotate(label, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
     axes.grid(visible=True, linewidth=0.3)
-    figure.legend(loc="outside upper center", ncols=min(4, len(tables)), fontsize=7, frameon=False)
+    legend = figure.legend(loc="outside upper center", ncols=min(4, len(tables)), fontsize=7, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a dollar in a name is one
     return figure
 
 

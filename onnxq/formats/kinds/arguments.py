@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,21 +39,32 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     return x.astype(np.float32)
 
 
+def is_masked(w: object) -> bool:
+    """Whether it has masked elements, or a list in it has: what stands in their places means nothing."""
+    if isinstance(w, (list, tuple)):
+        return any(map(is_masked, w))
+    return isinstance(w, np.ma.MaskedArray) and bool(np.ma.is_masked(w))
+
+
+def untracked(w: Any) -> Any:
+    """`w`; of torch's tensors one that numpy takes: without gradients, in this memory, bfloat16 as float32."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(w, torch.Tensor):
+        return w
+    w = w.detach().cpu()
+    return w.float() if w.dtype == torch.bfloat16 else w
+
+
 def array(w: ArrayLike, what: str) -> NDArray:
-    """`w` as an array. Of torch's tensors numpy takes none that gradients are asked of, none on a GPU, and no bfloat16,
-    which float32 holds.
+    """`w` as an array.
 
     Raises:
         ValueError: it is none, or elements of it are masked.
     """
-    if np.ma.is_masked(w):
+    if is_masked(w):
         raise ValueError(f"the {what} has masked elements, for which nothing stands")
-    tensor: Any = w
     try:
-        for step in ("detach", "cpu"):
-            if callable(getattr(type(tensor), step, None)):
-                tensor = getattr(tensor, step)()
-        return np.asarray(tensor.float() if str(getattr(tensor, "dtype", "")) == "torch.bfloat16" else tensor)
+        return np.asarray(untracked(w))
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"the {what} is no array of numbers: {first_line(error)}") from None
 

@@ -18,6 +18,8 @@ from onnxq.files import limits
 
 #: How a file of onnxruntime's own format is called, and what it says of itself behind its first four bytes.
 ORT_SUFFIX = ".ort"
+#: Of onnx's own text, which it warns of.
+_EXPERIMENTAL = (".onnxtxt", ".onnxtext")
 _ORT = b"ORTM"
 _PROTOBUF = "protobuf"
 
@@ -45,8 +47,10 @@ def parsed(path: Path) -> onnx.ModelProto:
     Raises:
         Exception: it does not parse; the parsers of protobuf, JSON and text have none in common.
     """
+    if path.suffix not in _EXPERIMENTAL:
+        return onnx.load(path, load_external_data=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that its format 'onnxtxt' is experimental
+        warnings.simplefilter("ignore")  # that this format is experimental
         return onnx.load(path, load_external_data=False)
 
 

@@ -35,7 +35,8 @@ def _pillow() -> Any:
     except ImportError:
         raise MissingRuntime("reading images needs Pillow: pip install 'onnxq[images]'") from None
     logging.getLogger("PIL").addHandler(_QUIET)  # else what it logs goes to stderr, beside our own sentence
-    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning)  # there is a limit of ours
+    # There is a limit of ours; behind filters of the program's own.
+    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
     return PIL
 
 
