@@ -27,7 +27,7 @@ from onnxq.cli import main  # noqa: E402
 from onnxq.model.load import load_model  # noqa: E402
 from onnxq.runtime.own_files.adapter_file import read_adapter_file  # noqa: E402
 from onnxq.training.adapters.learning import module as modules  # noqa: E402
-from onnxq.training.adapters.learning.fit import FitOptions  # noqa: E402
+from onnxq.training.adapters.learning.fit import Fit, FitOptions  # noqa: E402
 from onnxq.training.adapters.learning.module import AdaptedModule  # noqa: E402
 from onnxq.training.adapters.learning.packed import PackedMatrix  # noqa: E402
 from onnxq.training.adapters.learning.train import Task, Trained, train_adapter  # noqa: E402
@@ -136,6 +136,7 @@ HISTORY = "comes to what it says of itself"
         ({"said": {"updates": 0}}, HISTORY),
         ({"said": {"skipped": 1}}, HISTORY),
         ({"said": {"losses": [[0, 1e39]]}}, HISTORY),
+        ({"said": {"losses": [[0, -1e300]]}}, HISTORY),
         ({"said": {"losses": [[0, 1.0], [10, 0.5], [5, 0.4]]}}, HISTORY),
         ({"said": {"losses": [[0, 1.0], [11, 0.5]]}}, HISTORY),
         ({"said": {"losses": [[-1, 1.0]]}}, "does not say how far a training came"),
@@ -166,6 +167,25 @@ def test_progress_that_no_training_makes_is_refused(changed: dict[str, Any], wor
     with pytest.raises(BadData, match=words):
         train(base, "a.onnx_adapter", data, progress_file=kept)
     assert kept.read_bytes() == before and not (tmp_path / "a.onnx_adapter").exists()
+
+
+@pytest.mark.parametrize("first", [np.nan, -np.inf, 1e39])
+def test_a_training_goes_on_whose_first_loss_was_no_number_of_float32(
+    first: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = adapters.quantized(tmp_path)
+    data, kept = samples(tmp_path, base), tmp_path / "kept.npz"
+    few, looks = FitOptions(steps=6, batch=16, every=2), [first, first]
+    usual = Fit.loss_on
+    monkeypatch.setattr(Fit, "loss_on", lambda fit, *of: looks.pop() if looks else usual(fit, *of))
+    with pytest.raises(KeyboardInterrupt):
+        train(base, "parts.onnx_adapter", data, progress_file=kept, fit=few, progress=Stops(5))
+    with np.load(kept) as file:
+        assert json.loads(bytes(file["progress"]))["losses"][0] == [0, 1e300]
+    parts = train(base, "parts.onnx_adapter", data, progress_file=kept, fit=few)
+    looks += [first, first]
+    whole = train(base, "whole.onnx_adapter", data, fit=few)
+    assert parts.losses == whole.losses and parts.after == min(parts.losses.values())
 
 
 def test_any_seed_is_one(tmp_path: Path) -> None:

@@ -31,8 +31,10 @@ _END = 0.1
 _CLIP = 1.0
 #: Between two times that it is saved how far training came, at most.
 _SECONDS = 30.0
-#: What a loss that is no number counts as.
-_LARGEST = 1e300
+#: What a loss that is no number of float32 counts as.
+LARGEST = 1e300
+#: The largest of those that are.
+MOST_LOSS = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,11 @@ class Fit:
 
     def _look(self, save: Callable[[], None]) -> None:
         found = self.loss_on(list(self.held_back.all()))
+        if not abs(found) <= MOST_LOSS:  # NaN is not either
+            found = LARGEST
         if found < self.state.least or self.state.best is None:
             self.state.best = self.adapted.adapter()
-        self.state.losses[self.state.step] = found if math.isfinite(found) else _LARGEST
+        self.state.losses[self.state.step] = found
         save()
 
     def _step(self) -> None:

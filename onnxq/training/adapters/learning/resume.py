@@ -16,7 +16,7 @@ from onnxq.checkpoints.tensors import open_checkpoint
 from onnxq.errors import BadData
 from onnxq.files import limits, schemas
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.learning.fit import Fit, State
+from onnxq.training.adapters.learning.fit import LARGEST, MOST_LOSS, Fit, State
 
 #: What of AdamW's state is kept of each matrix.
 _MOMENTS = ("mean", "square")
@@ -86,11 +86,11 @@ def load(path: Path, fit: Fit, key: str) -> None:
 def _require_possible(path: Path, said: schemas.TrainingFile, steps: int) -> None:
     """
     Raises:
-        BadData: no training of so many steps comes to such numbers: losses of float32, looked at one after the other.
+        BadData: no training of so many steps comes to such numbers: losses of float32, or what stands for one that is
+            no number, looked at one after the other.
     """
     looks = [step for step, _ in said.losses]
-    largest = float(np.finfo(np.float32).max)
-    are_losses = all(abs(loss) <= largest for _, loss in said.losses)
+    are_losses = all(abs(loss) <= MOST_LOSS or loss == LARGEST for _, loss in said.losses)
     is_in_order = looks == sorted({*looks}) and (not looks or looks[-1] <= said.step)
     left_out = said.step - said.updates  # `skipped` are the last of those, and all where nothing was ever learnt
     is_counted = said.skipped <= left_out <= said.step <= steps and (said.updates > 0 or said.skipped == said.step)
