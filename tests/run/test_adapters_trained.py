@@ -75,7 +75,7 @@ def train(base: Path, output: str, data: Path, **options: Any) -> Trained:
     task = Task(**{"lora": {"*": 4}, "labels": "t"} | options.pop("task", {}))
     fit = options.pop("fit", FEW)
     environment = Environment(1, options.pop("progress", Environment().progress), Guard(True))
-    held_back = Sampling(data, held_back=16)
+    held_back = Sampling(data, held_back=options.pop("held_back", 16))
     return train_adapter(base, base.parent / output, held_back, task, options=fit, environment=environment, **options)
 
 
@@ -186,6 +186,28 @@ def test_a_training_goes_on_whose_first_loss_was_no_number_of_float32(
     looks += [first, first]
     whole = train(base, "whole.onnx_adapter", data, fit=few)
     assert parts.losses == whole.losses and parts.after == min(parts.losses.values())
+
+
+def test_progress_is_of_one_teacher_one_base_and_the_samples_held_back(tmp_path: Path) -> None:
+    """Though the path of the teacher, and the file of the base without its data, stay what they are."""
+    base, teacher = tmp_path / "outside.onnx", tmp_path / "float.onnx"
+    model = onnx.load(adapters.quantized(tmp_path))
+    onnx.save(model, base, save_as_external_data=True, location="data", size_threshold=0)
+    options = {"task": {"labels": None, "teacher": teacher}, "fit": FitOptions(steps=2)}
+    options |= {"progress_file": tmp_path / "kept.npz"}
+    data = samples(tmp_path, base, 32)
+    np.savez(data, x=np.load(data)["x"])
+    train(base, "a.onnx_adapter", data, **options)
+    for path in (teacher, tmp_path / "data"):
+        before = path.read_bytes()
+        at = before.index(tiny.normal(adapters.WIDTH, seed=2).tobytes())  # the bias
+        path.write_bytes(before[: at + 3] + bytes([before[at + 3] ^ 0x80]) + before[at + 4 :])
+        with pytest.raises(BadData, match="is of a training with another model, samples or options"):
+            train(base, "a.onnx_adapter", data, **options)
+        path.write_bytes(before)
+    with pytest.raises(BadData, match="is of a training with another model, samples or options"):
+        train(base, "a.onnx_adapter", data, held_back=7, **options)
+    train(base, "a.onnx_adapter", data, **options)
 
 
 def test_any_seed_is_one(tmp_path: Path) -> None:

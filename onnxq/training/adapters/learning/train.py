@@ -17,12 +17,14 @@ import torch
 
 from onnxq.boundary import bounded
 from onnxq.checking.logits import classes_of
+from onnxq.encoding.lazy import release
 from onnxq.errors import BadRecipe
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.model.graph import FLOATS
-from onnxq.model.load import load_model
+from onnxq.model.load import external_tensors, load_model
 from onnxq.progress import Progress
+from onnxq.runtime.own_files.model_files import is_ort
 from onnxq.runtime.session import Feed, Session
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import Data, DataSource
@@ -140,8 +142,7 @@ def train_adapter(
     joins, loss = counts_samples(graph), _loss(graph, task)
     batches = Batches(kept, options.batch, joins=joins, seed=options.seed)
     looks = Batches(held_back, options.batch, joins=joins)
-    key = _key(base, ranks, kept, task, options)
-    keeper = None if progress_file is None else (Path(progress_file), key)
+    keeper = None if progress_file is None else (Path(progress_file), _key(base, ranks, kept, task, options))
     progress.start("reading the weights")
     adapted = AdaptedModule(graph, ranks, options.seed)
     adapted.graph.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -259,8 +260,22 @@ def _saved(output: Path, base: Path, products: list[Product], looks: Batches, lo
 
 
 def _key(base: Path, ranks: Mapping[str, int], data: Data, task: Task, options: FitOptions) -> str:
-    """The same for runs that train the same."""
-    with base.open("rb") as file:
-        content = hashlib.file_digest(file, "blake2b").hexdigest()
-    parts = (content, sorted(ranks.items()), data.hash(), repr(task), repr(options))
+    """The same for runs that train the same.
+
+    Args:
+        data: what is learnt from; how many samples that is tells how many are held back.
+    """
+    models = [_content(path) for path in (base, task.teacher) if path is not None]
+    parts = (models, sorted(ranks.items()), data.hash(), data.count, repr(task), repr(options))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _content(path: Path) -> str:
+    """A hash of every byte of a model's file, and of its data beside it."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "blake2b")
+    # A file of onnxruntime's own format, which may be a teacher, holds all of its data.
+    for tensor in [] if is_ort(path) else external_tensors(load_model(path)):
+        digest.update(tensor.tobytes())
+        release(tensor)
+    return digest.hexdigest()
