@@ -17,6 +17,7 @@ from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
 from onnxq.samples.source import hash_of
 from onnxq.training.graph.module import GraphModule
+from onnxq.training.labels import labels_of
 from onnxq.training.settings import Settings
 
 #: How near the outputs of several samples at once have to be to those of each.
@@ -56,7 +57,7 @@ class Samples:
         feed = {name: group[0][name] if len(group) == 1 else np.concatenate([x[name] for x in group]) for name in names}
         labels = None
         if self.labels is not None:
-            labels = np.concatenate([_numbers(x[self.labels], self.labels) for x in group])
+            labels = np.concatenate([np.atleast_1d(labels_of(x[self.labels], self.labels)) for x in group])
         return Batch(feed, labels, len(group))
 
     def nbytes(self) -> int:
@@ -147,18 +148,3 @@ def _is_joined(both: Any, single: list[Any]) -> bool:
     parts = torch.cat(single)
     scale = float(parts.abs().max()) if parts.numel() else 0.0
     return bool(((both - parts).abs().to(torch.float64) <= NEAR * scale).all())
-
-
-def _numbers(label: object, name: str) -> NDArray:
-    """Of one sample, what is right.
-
-    Raises:
-        BadData: it is none of the numbers that torch has.
-    """
-    found = np.atleast_1d(np.asarray(label))
-    if found.dtype.kind not in "iufb" or found.dtype in (np.uint64, np.uint32, np.uint16):
-        wide = found.astype(np.int64) if found.dtype.kind == "u" and (found < 1 << 63).all() else None
-        if wide is None:
-            raise BadData(f"the labels '{name}' are of type {found.dtype}, of which nothing can be learned")
-        return wide
-    return found

@@ -68,12 +68,15 @@ class Distillation:
         return total
 
 
-def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classes]) -> Tensor:
-    """Of the first output that is scores of classes.
+def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classes], called: str) -> Tensor:
+    """Of the first output that is scores of classes, [...], with a label for each decision, in nats a decision.
+
+    Args:
+        called: how the array of the labels is, for messages.
 
     Raises:
-        BadRecipe: there is none.
-        BadData: labels are of another length.
+        BadRecipe: there is no such output.
+        BadData: labels are of another length, or name a class that there is not.
     """
     name = next((name for name in outputs if name in classes), None)
     if name is None:
@@ -82,16 +85,25 @@ def cross_entropy(outputs: Outputs, labels: Tensor, classes: Mapping[str, Classe
     decisions = scores.numel() // scores.shape[-1]
     if labels.numel() != decisions:
         raise BadData(
-            f"there are {labels.numel()} labels for {decisions} decisions of output '{name}', "
+            f"there are {labels.numel()} labels '{called}' for {decisions} decisions of output '{name}', "
             f"which is {list(outputs[name].shape)}"
         )
-    if labels.is_floating_point() and not bool((labels.isfinite() & (labels == labels.floor())).all()):
-        raise BadData(f"labels of output '{name}' are numbers of classes, whole ones below {scores.shape[-1]}")
-    labels = labels.reshape(-1).long()
-    low, high = (int(labels.amin()), int(labels.amax())) if labels.numel() else (0, 0)
-    if low < 0 or high >= scores.shape[-1]:
-        raise BadData(f"labels are {low} to {high}; output '{name}' has {scores.shape[-1]} classes")
-    return functional.nll_loss(scores.reshape(-1, scores.shape[-1]), labels)
+    labels = labels.reshape(-1)
+    if not labels.is_floating_point():
+        labels = labels.long()
+    elif len(broken := labels[~(labels.isfinite() & (labels == labels.floor()))]):
+        what = f"output '{name}' takes numbers of classes, whole ones below {scores.shape[-1]}"
+        raise BadData(f"the labels '{called}' hold {_said(broken[0])}; {what}")
+    if len(labels) and not 0 <= labels.amin() <= labels.amax() < scores.shape[-1]:  # before they are cast
+        low, high = _said(labels.amin()), _said(labels.amax())
+        raise BadData(f"the labels '{called}' are {low} to {high}; output '{name}' has {scores.shape[-1]} classes")
+    return functional.nll_loss(scores.reshape(-1, scores.shape[-1]), labels.long())
+
+
+def _said(x: Tensor) -> str:
+    """A number, for a message."""
+    value = x.item()
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def go_back(loss: Tensor, *, is_own: bool) -> None:

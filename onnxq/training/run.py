@@ -194,7 +194,7 @@ class _Losses:
             if self._own is not None:
                 return self._own(outputs, labels, batch.feed)
             if labels is not None:
-                return cross_entropy(outputs, labels, self.classes)
+                return cross_entropy(outputs, labels, self.classes, self.settings.labels or "")
             with torch.no_grad():
                 wanted = self.teacher(batch.feed)
             return self._distil(outputs, wanted)

@@ -262,7 +262,7 @@ def test_what_cannot_be_trained_is_refused_in_a_sentence(tmp_path: Path, monkeyp
             train(base, "out.onnx", tmp_path / "d.npz", task=words)
     for part, sentence in (
         ("t", r"the labels 't' of a batch are \(10,\), output 'y' is \(2, 64\)"),
-        ("c", "labels are 99 to 99; output 'h' has 96 classes"),
+        ("c", "the labels 'c' are 99 to 99; output 'h' has 96 classes"),
     ):
         np.savez(tmp_path / f"{part}.npz", **{"x": x, part: np.load(tmp_path / "d.npz")[part]})
         with pytest.raises(BadData, match=sentence):

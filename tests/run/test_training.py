@@ -207,7 +207,7 @@ def test_what_a_loss_gave_is_not_asked_what_it_is() -> None:
 def test_labels_of_another_length_are_told(path: Path, tmp_path: Path) -> None:
     labelled = [each | {"z": np.array([1, 2, 3])} for each in samples()]
     settings = dataclasses.replace(SETTINGS, labels="z")
-    with pytest.raises(BadData, match=r"3 labels for 1 decisions of output 'y'"):
+    with pytest.raises(BadData, match=r"3 labels 'z' for 1 decisions of output 'y'"):
         train(path, tmp_path / "a.onnx", "int4", data=labelled, settings=settings, check=False, logits=("y",))
     assert not (tmp_path / "a.onnx").exists()
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from onnxq.errors import BadData
 from onnxq.quality.decisions import Classes
 from onnxq.runtime.session import Feed, Session
+from onnxq.training.labels import fitting, labels_of
 from onnxq.training.losses import Distillation, OwnLoss, cross_entropy
 
 #: Labels of places that do not count.
@@ -39,11 +40,9 @@ class ByLabels:
     def __call__(self, outputs: Mapping[str, Any], batch: Feed) -> torch.Tensor:
         """
         Raises:
-            BadData: the labels are not one for each place, or name a class that there is not.
+            BadData: the labels are no numbers, not one for each place, or name a class that there is not.
         """
-        labels = np.asarray(batch[self.name])
-        if labels.dtype.kind not in "iubf":
-            raise BadData(f"the labels '{self.name}' are of type {labels.dtype}; give classes or numbers")
+        labels = labels_of(batch[self.name], self.name)
         is_class = labels.dtype.kind != "f"
         order = sorted(self.outputs, key=lambda name: is_class and name not in self.classes)
         places = {name: self._places(outputs[name], name, is_class) for name in order}
@@ -53,7 +52,7 @@ class ByLabels:
             shapes = f"{labels.shape}, output '{name}' is {tuple(found.shape)}"
             raise BadData(f"the labels '{self.name}' of a batch are {shapes}")
         if not is_class:
-            wanted = torch.from_numpy(np.asarray(labels, np.float32)).to(found.device)
+            wanted = torch.from_numpy(fitting(labels, np.float32, self.name)).to(found.device)
             return functional.mse_loss(found.float(), wanted.reshape(found.shape))
         classes = self.classes.get(name) or Classes(-1)
         right = torch.from_numpy(labels.astype(np.int64)).to(found.device).reshape(-1)
@@ -61,7 +60,7 @@ class ByLabels:
         kept = rows.reshape(-1, rows.shape[-1])[right != IGNORED]
         if not len(kept):
             return found.sum() * 0
-        return cross_entropy({name: kept}, right[right != IGNORED], {name: Classes(-1, classes.kind)})
+        return cross_entropy({name: kept}, right[right != IGNORED], {name: Classes(-1, classes.kind)}, self.name)
 
     def _places(self, x: torch.Tensor, name: str, is_class: bool) -> int:
         """How many labels an output has room for."""
@@ -116,10 +115,11 @@ class ByFunction:
     def __call__(self, outputs: Mapping[str, Any], batch: Feed) -> torch.Tensor:
         """
         Raises:
+            BadData: the labels are no numbers, or beyond those that torch has.
             BadRecipe: it fails, or gives no single number of torch.
         """
         labels = None
         if self.labels is not None:
             where = next((x.device for x in outputs.values() if isinstance(x, torch.Tensor)), torch.device("cpu"))
-            labels = torch.from_numpy(np.array(batch[self.labels])).to(where)
+            labels = torch.from_numpy(np.array(labels_of(batch[self.labels], self.labels))).to(where)
         return self._loss(outputs, labels, {name: x for name, x in batch.items() if name != self.labels})
