@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,13 @@ from onnxq.errors import BadData
 from onnxq.runtime.session import Feed
 from onnxq.samples.fit import Read
 from onnxq.samples.source import Data
+
+
+class Part(NamedTuple):
+    """What is computed at once: arrays by name, of one sample or joined along their first axis, and of how many."""
+
+    feed: Feed
+    samples: int
 
 
 class Batches:
@@ -37,28 +45,29 @@ class Batches:
         """Batches in one pass over all samples."""
         return -(-len(self._reads) // self._size)
 
-    def at(self, step: int) -> list[Feed]:
+    def at(self, step: int) -> list[Part]:
         """The batch of a step, in as few parts as the shapes of its samples allow."""
         epoch, i = divmod(step, self.count)
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._reads))
         return self._parts([self._reads[k]() for k in order[i * self._size : (i + 1) * self._size]])
 
-    def all(self) -> Iterator[Feed]:
+    def all(self) -> Iterator[Part]:
         """All samples once, in their own order."""
         for start in range(0, len(self._reads), self._size):
             yield from self._parts([read() for read in self._reads[start : start + self._size]])
 
-    def _parts(self, samples: Sequence[Feed]) -> list[Feed]:
+    def _parts(self, samples: Sequence[Feed]) -> list[Part]:
         if not self._joins:
-            return list(samples)
+            return [Part(sample, 1) for sample in samples]
         alike = itertools.groupby(samples, lambda sample: {name: np.shape(x) for name, x in sample.items()})
         return [_joined(list(group)) for _, group in alike]
 
 
-def _joined(samples: list[Feed]) -> Feed:
+def _joined(samples: list[Feed]) -> Part:
     if len(samples) == 1:
-        return samples[0]
-    return {name: np.concatenate([np.atleast_1d(sample[name]) for sample in samples]) for name in samples[0]}
+        return Part(samples[0], 1)
+    feed = {name: np.concatenate([np.atleast_1d(sample[name]) for sample in samples]) for name in samples[0]}
+    return Part(feed, len(samples))
 
 
 def counts_samples(model: ir.Model) -> bool:

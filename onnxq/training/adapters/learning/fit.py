@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from onnxq.files import limits
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
-from onnxq.training.adapters.learning.batches import Batches
-from onnxq.training.adapters.learning.losses import ByFunction, Loss
+from onnxq.training.adapters.learning.batches import Batches, Part
+from onnxq.training.adapters.learning.losses import ByFunction, Loss, held_back_loss
 from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.losses import go_back
 from onnxq.training.settings import MOST
@@ -184,11 +184,14 @@ class Fit:
         assert state.best is not None
         self.adapted.put(state.best)
 
-    def loss_on(self, feeds: list[Feed]) -> float:
-        """The mean loss, without gradients."""
+    def loss_on(self, parts: Iterable[Part]) -> float:
+        """The mean loss over all that counts, without gradients.
+
+        Raises:
+            BadData: nothing counts.
+        """
         with torch.no_grad():
-            found = [float(self.loss(self.adapted(_inputs(self.adapted, feed)), feed)) for feed in feeds]
-        return sum(found) / max(1, len(found))
+            return held_back_loss(self.loss, parts, lambda feed: self.adapted(_inputs(self.adapted, feed)))
 
     def _is_done(self) -> bool:
         """Whether the last looks were no better than one before."""
@@ -196,7 +199,7 @@ class Fit:
         return len(losses) > self.options.patience and min(losses[-self.options.patience :]) > self.state.least
 
     def _look(self, save: Callable[[], None]) -> None:
-        found = self.loss_on(list(self.held_back.all()))
+        found = self.loss_on(self.held_back.all())
         if not abs(found) <= MOST_LOSS:  # NaN is not either
             found = LARGEST
         if found < self.state.least or self.state.best is None:
@@ -205,13 +208,16 @@ class Fit:
         save()
 
     def _step(self) -> None:
-        parts = self.batches.at(self.state.step)
+        parts = [(part, self.loss.counted(part)) for part in self.batches.at(self.state.step)]
+        # Where something counts, all else is left out: nothing times NaN would be NaN.
+        parts = [each for each in parts if each[1]] or parts
+        total = max(1, sum(count for _, count in parts))
         for parameter in self.adapted.parameters():
             parameter.grad = None
-        for feed in parts:
-            loss = self.loss(self.adapted(_inputs(self.adapted, feed)), feed) / len(parts)
+        for part, count in parts:
+            loss = self.loss(self.adapted(_inputs(self.adapted, part.feed)), part.feed) * (count / total)
             if not torch.isfinite(loss):
-                self._skip(feed)
+                self._skip(part.feed)
                 return
             self._require_path(loss)
             go_back(loss, is_own=isinstance(self.loss, ByFunction))
@@ -221,7 +227,7 @@ class Fit:
             self._require_path(None)
         norm = torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
         if not torch.isfinite(norm):
-            self._skip(parts[0])
+            self._skip(parts[0][0].feed)
             return
         self.state.skipped = 0
         for which, rate in ((0, self.options.rate), (1, self.options.rate * self.options.ratio)):
@@ -262,7 +268,8 @@ class Fit:
 
         self.adapted.watch = watch
         try:
-            self.loss_on([feed])
+            with torch.no_grad():
+                self.adapted(_inputs(self.adapted, feed))
         finally:
             self.adapted.watch = None
         if found:

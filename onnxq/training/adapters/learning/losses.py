@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.nn import functional
 from onnxq.errors import BadData
 from onnxq.quality.decisions import Classes
 from onnxq.runtime.session import Feed, Session
+from onnxq.training.adapters.learning.batches import Part
 from onnxq.training.labels import fitting, labels_of
 from onnxq.training.losses import Distillation, OwnLoss, cross_entropy
 
@@ -20,9 +21,32 @@ IGNORED = -100
 
 
 class Loss(Protocol):
-    """Of a model's outputs by name, on a batch with the arrays beside its inputs; a mean over all places."""
+    """Of a model's outputs by name, on a batch with the arrays beside its inputs; a mean over all that counts there."""
 
     def __call__(self, outputs: Mapping[str, Any], batch: Feed) -> torch.Tensor: ...
+
+    def counted(self, part: Part) -> int:
+        """Over how many that mean is: labels that count, or samples. Without any, the loss is nothing."""
+        ...
+
+
+def held_back_loss(loss: Loss, parts: Iterable[Part], outputs_of: Callable[[Feed], Mapping[str, Any]]) -> float:
+    """The mean over all that counts in the samples held back, as if all of them were one batch.
+
+    Args:
+        outputs_of: computes the outputs of a part; is not asked where nothing counts.
+
+    Raises:
+        BadData: nothing counts in any of them.
+    """
+    total, count = 0.0, 0
+    for part in parts:
+        if counted := loss.counted(part):
+            total += float(loss(outputs_of(part.feed), part.feed)) * counted
+            count += counted
+    if not count:
+        raise BadData(f"all labels of the samples held back are {IGNORED}, which does not count: none can be judged by")
+    return total / count
 
 
 class ByLabels:
@@ -59,8 +83,16 @@ class ByLabels:
         rows = found.movedim(classes.axis, -1)
         kept = rows.reshape(-1, rows.shape[-1])[right != IGNORED]
         if not len(kept):
-            return found.sum() * 0
+            return kept.sum()  # nothing, with a gradient; also where outputs are no numbers
         return cross_entropy({name: kept}, right[right != IGNORED], {name: Classes(-1, classes.kind)}, self.name)
+
+    def counted(self, part: Part) -> int:
+        """
+        Raises:
+            BadData: the labels are no numbers.
+        """
+        labels = labels_of(part.feed[self.name], self.name)
+        return labels.size if labels.dtype.kind == "f" else int((labels != IGNORED).sum())
 
     def _places(self, x: torch.Tensor, name: str, is_class: bool) -> int:
         """How many labels an output has room for."""
@@ -97,6 +129,9 @@ class ByTeacher:
             wanted[name] = right.to(outputs[name].device)
         return self._distance(outputs, wanted)
 
+    def counted(self, part: Part) -> int:
+        return part.samples
+
 
 class ByFunction:
     """A function of the user's own, of outputs, labels and inputs.
@@ -123,3 +158,6 @@ class ByFunction:
             where = next((x.device for x in outputs.values() if isinstance(x, torch.Tensor)), torch.device("cpu"))
             labels = torch.from_numpy(np.array(labels_of(batch[self.labels], self.labels))).to(where)
         return self._loss(outputs, labels, {name: x for name, x in batch.items() if name != self.labels})
+
+    def counted(self, part: Part) -> int:
+        return part.samples

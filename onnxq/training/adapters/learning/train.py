@@ -35,7 +35,7 @@ from onnxq.training.adapters.learning import resume
 from onnxq.training.adapters.learning.batches import Batches, counts_samples
 from onnxq.training.adapters.learning.fit import Fit, FitOptions
 from onnxq.training.adapters.learning.initial import reconstructed
-from onnxq.training.adapters.learning.losses import ByFunction, ByLabels, ByTeacher, Loss
+from onnxq.training.adapters.learning.losses import ByFunction, ByLabels, ByTeacher, Loss, held_back_loss
 from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.adapters.products import Product, chosen, file_model
 from onnxq.training.adapters.use import open_base
@@ -81,7 +81,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training did. Losses are means on the samples held back.
+    """What training did. Losses are means on the samples held back, over all labels that count, or all samples.
 
     Attributes:
         ranks: by product.
@@ -194,7 +194,7 @@ def _learn(
     """
     batches, looks, loss = judged
     fit = Fit(adapted, loss, batches, looks, options)
-    before = fit.loss_on(list(looks.all()))
+    before = fit.loss_on(looks.all())
     if keeper is not None and keeper[0].exists():
         resume.load(keeper[0], fit, keeper[1])
     elif task.initial == "reconstruct":
@@ -202,7 +202,7 @@ def _learn(
         progress.start("making up for the codes")
         adapted.put(reconstructed(adapted, task.teacher, lambda: _few(adapted, batches)))
     fit.run(progress, lambda: None if keeper is None else resume.save(keeper[0], fit, keeper[1]))
-    after = fit.loss_on(list(looks.all()))
+    after = fit.loss_on(looks.all())
     idle = tuple(name for name in adapted.adapters if name not in fit.reached) if fit.reached else ()
     return _Learned(adapted.adapter(), before, after, dict(fit.state.losses), idle, adapted.packed_bytes)
 
@@ -234,7 +234,7 @@ def _loss(graph: ir.Model, task: Task) -> Loss:
 def _few(adapted: AdaptedModule, batches: Batches) -> list[Feed]:
     """Some samples, as the model takes them."""
     found: list[Feed] = []
-    for feed in batches.all():
+    for feed, _ in batches.all():
         found.append({name: feed[name] for name in adapted.graph.inputs if name in feed})
         if len(found) >= _GRAM_SAMPLES:
             break
@@ -251,12 +251,12 @@ def _saved(output: Path, base: Path, products: list[Product], looks: Batches, lo
         as_nodes(model, written, {product.name: product for product in products})
         session = Session(model, threads=0)
     names = {each.name for each in session.inputs}
-    found = []
-    for feed in looks.all():
+
+    def run(feed: Feed) -> dict[str, torch.Tensor]:
         outputs = session.run({name: x for name, x in feed.items() if name in names})
-        numbers = {name: torch.from_numpy(np.array(x)) for name, x in zip(session.outputs, outputs, strict=True)}
-        found.append(float(loss(numbers, feed)))
-    return sum(found) / max(1, len(found))
+        return {name: torch.from_numpy(np.array(x)) for name, x in zip(session.outputs, outputs, strict=True)}
+
+    return held_back_loss(loss, looks.all(), run)
 
 
 def _key(base: Path, ranks: Mapping[str, int], data: Data, task: Task, options: FitOptions) -> str:

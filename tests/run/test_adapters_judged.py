@@ -1,0 +1,117 @@
+"""By what `lora train` judges: means over all labels that count, or all samples, however they lie in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import adapters
+import numpy as np
+import pytest
+import tiny
+from numpy.typing import NDArray
+
+from onnxq.errors import BadData
+from onnxq.runtime.session import Session
+from onnxq.samples.sampling import Sampling
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional  # noqa: E402
+
+from onnxq.model.load import load_model  # noqa: E402
+from onnxq.training.adapters.learning.batches import Batches  # noqa: E402
+from onnxq.training.adapters.learning.fit import Fit, FitOptions  # noqa: E402
+from onnxq.training.adapters.learning.losses import ByLabels  # noqa: E402
+from onnxq.training.adapters.learning.module import AdaptedModule  # noqa: E402
+from onnxq.training.adapters.learning.train import Task, Trained, train_adapter  # noqa: E402
+from onnxq.training.adapters.products import restored  # noqa: E402
+
+torch.set_num_threads(1)
+COUNT, HELD = 40, 5
+#: The samples that are held back.
+JUDGES = [int(i) for i in np.linspace(0, COUNT - 1, HELD + 2)[1:-1]]
+IGNORED = -100
+
+
+def own(outputs: Any, labels: Any, inputs: Any) -> Any:
+    """What `--loss` names here."""
+    return outputs["y"].square().mean()
+
+
+def entropies(scores: NDArray, right: NDArray) -> NDArray:
+    """Of rows of scores [rows, classes], in nats; only where a label counts."""
+    scores, right = scores[right != IGNORED].astype(np.float64), right[right != IGNORED]
+    return np.log(np.exp(scores).sum(1)) - scores[range(len(right)), right]
+
+
+def squares(y: NDArray, right: NDArray) -> NDArray:
+    return np.square(y.astype(np.float64) - right)
+
+
+def classes(*ignored: int) -> NDArray:
+    """A class for each sample, of which these of the ones that are held back do not count."""
+    found = np.random.default_rng(4).integers(0, adapters.INNER, COUNT)
+    found[[JUDGES[i] for i in ignored]] = IGNORED
+    return found
+
+
+def train(base: Path, **options: Any) -> Trained:
+    data, task = Sampling(base.parent / "d.npz", held_back=HELD), Task({"*": 4}, "t", **options)
+    fit = FitOptions(epochs=3, batch=4, rate=3e-2, every=3)
+    return train_adapter(base, base.parent / "out.onnx", data, task, options=fit)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "figures"),
+    [
+        (classes(), None, entropies),
+        (classes(0, 2), None, entropies),
+        (classes(0, 1, 2, 3), None, entropies),
+        (classes(4), None, entropies),
+        (tiny.normal(COUNT, adapters.WIDTH), None, squares),
+        (tiny.normal(COUNT, adapters.WIDTH) * 0, "test_adapters_judged:own", squares),
+    ],
+    ids=["classes", "some count", "only the last batch counts", "the last batch does not", "numbers", "an own loss"],
+)
+def test_losses_are_means_over_all_that_counts(
+    labels: NDArray, loss: str | None, figures: Callable[[NDArray, NDArray], NDArray], tmp_path: Path
+) -> None:
+    """Of five samples held back, four are a batch and one is the next. What is known for scores is `h`."""
+    base, x = adapters.quantized(tmp_path), tiny.normal(COUNT, adapters.WIDTH, seed=3)
+    np.savez(tmp_path / "d.npz", x=x, t=labels)
+    done = train(base, loss=loss)
+    for path, found in ((base, (done.before, done.losses[0])), (done.output, (done.after, done.saved))):
+        (scores,) = Session(path).run({"x": x[JUDGES]}, ["h" if figures is entropies else "y"])
+        assert found == pytest.approx([figures(scores, labels[JUDGES]).mean()] * 2, rel=1e-4)
+    assert done.after == min(done.losses.values())
+
+
+def test_what_does_not_count_may_be_no_number_and_something_has_to_count(tmp_path: Path) -> None:
+    base, x = adapters.quantized(tmp_path), tiny.normal(COUNT, adapters.WIDTH, seed=3)
+    x[JUDGES[4]] = np.nan
+    np.savez(tmp_path / "d.npz", x=x, t=classes(4))
+    assert np.isfinite(train(base).saved)
+    np.savez(tmp_path / "d.npz", x=x, t=classes(0, 1, 2, 3, 4))
+    (tmp_path / "out.onnx").unlink()
+    with pytest.raises(BadData, match="all labels of the samples held back are -100, which does not count"):
+        train(base)
+
+
+def test_a_step_of_parts_has_the_gradient_of_all_labels_that_count(tmp_path: Path) -> None:
+    """Parts are of two rows, three and four, of which one, three and none count."""
+    base, x = adapters.quantized(tmp_path), tiny.normal(9, adapters.WIDTH, seed=3)
+    right = np.array([IGNORED, 1, 2, 3, 4, *[IGNORED] * 4])
+    rows = slice(0, 2), slice(2, 5), slice(5, 9)
+    sampling = Sampling([{"x": x[i], "t": right[i]} for i in rows], labels="t")
+    parts, whole = (AdaptedModule(restored(load_model(base)), {adapters.UP: 2, adapters.DOWN: 2}) for _ in range(2))
+    batches = Batches(sampling.open_labeled(restored(load_model(base)), base), 3, joins=True)
+    assert len(batches.at(0)) == 3
+    fit = Fit(parts, ByLabels("t", ["y"], {}), batches, batches, FitOptions(steps=1))
+    wanted = functional.cross_entropy(whole({"x": x})["y"], torch.from_numpy(right))
+    assert fit.loss_on(batches.all()) == pytest.approx(wanted.item(), rel=1e-5)
+    fit._step()
+    wanted.backward()
+    torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+    for found, other in zip(parts.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, other.grad, rtol=1e-4, atol=1e-6)
