@@ -13,9 +13,8 @@ import torch
 from onnxq.errors import BadRecipe
 from onnxq.progress import Progress
 from onnxq.training.batches import Batch, Samples, batches_of
-from onnxq.training.checkpoint import Checkpoint
+from onnxq.training.checkpoint import Checkpoint, resumed
 from onnxq.training.losses import go_back
-from onnxq.training.resumed import resumed
 from onnxq.training.settings import Settings
 from onnxq.training.student import Student
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 from onnxq.errors import BadRecipe  # noqa: E402
-from onnxq.training.checkpoint import Checkpoint, is_checkpoint  # noqa: E402
-from onnxq.training.resumed import Resumed, resumed  # noqa: E402
+from onnxq.training.checkpoint import Checkpoint, Resumed, is_checkpoint, resumed  # noqa: E402
 
 LEARNS = {"codes/w": torch.ones(3, 2), "scales/w": torch.ones(3)}
 Arrays = dict[str, NDArray]
