@@ -107,16 +107,17 @@ class Stops:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_training_goes_on_bit_for_bit_and_the_same_seed_gives_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [11, 12], ids=["before a look", "behind it"])
+def test_an_interrupted_training_goes_on_bit_for_bit_and_the_same_seed_gives_the_same(at: int, tmp_path: Path) -> None:
     base = adapters.quantized(tmp_path)
     data, kept = samples(tmp_path, base), tmp_path / "kept.npz"
-    train(base, "whole.onnx_adapter", data)
+    alone = train(base, "whole.onnx_adapter", data)
     with pytest.raises(KeyboardInterrupt):
-        train(base, "parts.onnx_adapter", data, progress_file=kept, progress=Stops(12))
+        train(base, "parts.onnx_adapter", data, progress_file=kept, progress=Stops(at))
     assert kept.exists() and not (tmp_path / "parts.onnx_adapter").exists()
     with pytest.raises(BadData, match="is of a training with another model, samples or options"):
         train(base, "parts.onnx_adapter", data, progress_file=kept, fit=FitOptions(steps=9))
-    train(base, "parts.onnx_adapter", data, progress_file=kept)
+    assert train(base, "parts.onnx_adapter", data, progress_file=kept).losses == alone.losses
     whole, parts = (read_adapter_file(tmp_path / f"{name}.onnx_adapter") for name in ("whole", "parts"))
     for name, x in whole.items():
         np.testing.assert_array_equal(x, parts[name])

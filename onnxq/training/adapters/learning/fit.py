@@ -162,7 +162,7 @@ class Fit:
         progress.advance(state.step)
         is_whole, saved = True, time.monotonic()
         try:
-            if not state.losses:
+            if self._is_due() and state.step not in state.losses:  # also where a run ended just before the look
                 self._look(save)
             while state.step < self.steps and not self._is_done():
                 is_whole = False
@@ -173,7 +173,7 @@ class Fit:
                 if time.monotonic() - saved > _SECONDS:
                     save()
                     saved = time.monotonic()
-                if state.step % self.every == 0 or state.step == self.steps:
+                if self._is_due():
                     self._look(save)
                     progress.start(f"training, loss {state.least:.4g}", self.steps, "steps")
                     progress.advance(state.step)
@@ -192,6 +192,10 @@ class Fit:
         """
         with torch.no_grad():
             return held_back_loss(self.loss, parts, lambda feed: self.adapted(_inputs(self.adapted, feed)))
+
+    def _is_due(self) -> bool:
+        """Whether this step is one of those behind which there is a look."""
+        return self.state.step % self.every == 0 or self.state.step == self.steps
 
     def _is_done(self) -> bool:
         """Whether the last looks were no better than one before."""
