@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,11 @@ class _Trainer:
             yield f"{history.skipped} {what} not finite"
 
     def report(self) -> dict[str, Any]:
-        """What happened, for JSON."""
-        return {"held_back": self.history.losses} | {
-            name: x for name, x in vars(self.history).items() if name != "losses"
-        }
+        """What happened, for JSON, which has no infinity: a loss that is none is null."""
+        losses = [(at, loss if math.isfinite(loss) else None) for at, loss in self.history.losses]
+        rest = {name: x for name, x in vars(self.history).items() if name != "losses"}
+        best = self.history.best
+        return {"held_back": losses} | rest | {"best": best if math.isfinite(best) else None}
 
 
 def _what(settings: Settings) -> str:

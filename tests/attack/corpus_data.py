@@ -284,7 +284,9 @@ CASES: dict[str, Hostile] = {
     "name beyond an archive's": Hostile(arrays("n" * 70000), "has 70000 characters", ENCODE),
     "null character in an archive": Hostile(arrays("a\0b"), "cannot be called", ENCODE),
     "array called like a part of another": Hostile(arrays("w", "w.codes"), "two arrays would be 'w.codes'", ENCODE),
-    "array called like the table": Hostile(arrays("w", "onnxq.json"), "two arrays would be 'onnxq.json'", ENCODE),
+    "array called like the table": Hostile(
+        arrays("w", "onnxq.json"), "an array cannot be called 'onnxq.json' in a file", ENCODE
+    ),
     "input as output, by force": Hostile(
         arrays("w"), "is read, so it cannot be", ("encode", "w.safetensors", "-w", "int8", "-o", "w.safetensors", "-f")
     ),

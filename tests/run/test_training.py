@@ -179,6 +179,7 @@ def test_a_loss_that_is_no_number_before_training_is_no_best_one(
     settings = dataclasses.replace(SETTINGS, report=tmp_path / "losses.json")
     train(path, tmp_path / "out.onnx", "int4", data=samples(), settings=settings, check=False)
     told = json.loads((tmp_path / "losses.json").read_text())
+    assert told["held_back"][0] == [0, None]
     assert told["best_step"] > 0 and told["best"] == min(loss for _, loss in told["held_back"][1:])
 
 
