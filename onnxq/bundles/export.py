@@ -107,6 +107,8 @@ def export(
     if isinstance(sampling.source, (str, Path)) and Path(sampling.source).exists():
         sources.append(Path(sampling.source))
     seen = place.check_destination(destination, sources, force, MANIFEST)
+    environment.guard.reads(path, *others, sampling.source)
+    environment.guard.replaces(destination)
     word = _target(path, loaded, target)
     with write.staging(destination) as folder:
         staged = folder / "result"  # beside what else is in there, whatever the bundle is called
@@ -124,7 +126,7 @@ def export(
         manifest.files[README] = entry_of(staged / README)
         write_manifest(staged, manifest)
         nbytes = sum(entry.bytes for entry in manifest.files.values())
-        place.publish(staged, destination, seen)
+        place.publish(staged, destination, seen, environment.guard)
     return Exported(destination, manifest, nbytes, tuple(notes))
 
 

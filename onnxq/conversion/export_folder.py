@@ -87,7 +87,7 @@ def export_folder(
             names.append(CONFIG)
         report = {"output": "", "version": __version__, "checkpoint": to, "tensors": len(rows)}
         place.write_report(staged, json.dumps(report))
-        place.publish(staged, folder, seen)
+        place.publish(staged, folder, seen, guard)
     return Exported(rows, (origin,), tuple(folder / name for name in names))
 
 

@@ -175,7 +175,7 @@ def mend_folder(
         placing.copy_others(found, staged)
         result = FolderMended(destination, parts, found.left_out, tuple(notes))
         place.write_report(staged, result.to_json())
-        place.publish(staged, destination, seen)
+        place.publish(staged, destination, seen, environment.guard)
     return result
 
 

@@ -110,6 +110,17 @@ class Guard:
         if self.force:
             mirror.let_replace(path)
 
+    def writes_unnamed(self, path: Path, option: str = "-o") -> None:
+        """The same of a file whose name follows from that of an option. It is no link: nobody named what that leads to.
+
+        Raises:
+            BadOutput: it is one, or see `writes`.
+        """
+        if path.is_symlink():
+            advice = f"remove it, or choose another name with {option}"
+            raise BadOutput(f"'{path}' is a link, and nobody named what it leads to; {advice}")
+        self.writes(path, option)
+
     def makes(self, folder: Path, option: str) -> None:
         """Check that a folder can be made for files of an option: nothing else is written under its name.
 
@@ -124,13 +135,17 @@ class Guard:
         self._written[folder] = option
 
     def writes_beside(self, output: Path, path: Path) -> None:
-        """The same of one of several files that an output becomes: it goes where that would go.
+        """The same of one of several files that an output becomes: it goes where that would go. The output itself may
+        be a link.
 
         Raises:
-            BadOutput: see `writes`.
+            BadOutput: see `writes_unnamed`.
         """
         mirror.go_along(path, output)
-        self.writes(path)
+        if path == output:
+            self.writes(path)
+        else:
+            self.writes_unnamed(path)
 
     def replaces(self, folder: Path) -> None:
         """Check that nothing that is read or written lies in a folder that another one will take the place of.
@@ -140,14 +155,24 @@ class Guard:
         """
         there = mirror.whereabouts(folder)
         for source in self._read:
-            if mirror.whereabouts(source).is_relative_to(there):
-                raise BadOutput(
-                    f"'{source}' is read, and lies in '{folder}', the output; choose another folder with -o"
-                )
+            if mirror.whereabouts(source).is_relative_to(there) or _leads_into(source, there):
+                raise _is_inside(source, folder)
         for path, option in self._written.items():
             place = mirror.whereabouts(path)
             if place.is_relative_to(there) or any(is_same(each, folder) for each in (place, *place.parents)):
                 raise BadOutput(f"'{path}' lies where -o puts a folder; choose another name with {option}")
+
+    def require_unread_below(self, folder: Path) -> None:
+        """Look again whether a folder may be taken the place of, as what a command reads shows while it reads.
+
+        Raises:
+            BadOutput: something in it was read.
+        """
+        self.replaces(folder)
+        there = os.path.realpath(folder)
+        for name, moment in list(_read_at.items()):
+            if moment > self._begun and Path(name).is_relative_to(there):
+                raise _is_inside(Path(name), folder)
 
     def watch(self, path: str | Path | None, option: str) -> None:
         """A file that is read where there is one, and written where there is none.
@@ -231,6 +256,19 @@ def _require_progress(path: Path, option: str, is_progress: Callable[[Path], boo
         raise BadOutput(f"'{path}' is a link, and progress is not kept through one; {advice}")
     if path.exists() and not is_progress(path):
         raise BadOutput(f"'{path}' is where progress is kept, and something else is there; {advice}")
+
+
+def _is_inside(source: Path, folder: Path) -> BadOutput:
+    return BadOutput(f"'{source}' is read, and lies in '{folder}', the output; choose another folder with -o")
+
+
+def _leads_into(source: Path, there: Path) -> bool:
+    """Whether links in a folder that is read lead to files below another one."""
+    if not os.path.isdir(source) or not os.path.isdir(there):
+        return False
+    files = (os.path.join(place, name) for place, _, names in limits.walk(source) for name in names)
+    links = filter(os.path.islink, itertools.islice(files, limits.FOLDER_ENTRIES))
+    return any(Path(os.path.realpath(link)).is_relative_to(there) for link in links)
 
 
 def _is_read(path: Path, option: str) -> BadOutput:

@@ -72,5 +72,5 @@ def quantize_folder(
         placing.copy_others(found, staged)
         result = run.result(destination, scheme, said + run.tell_clients(layout, scheme))
         place.write_report(staged, result.to_json())
-        place.publish(staged, destination, seen)
+        place.publish(staged, destination, seen, guard)
     return result

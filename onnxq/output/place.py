@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onnxq.errors import BadOutput, OnnxqError
 from onnxq.files import faults, limits, mirror, staging
+from onnxq.files.guard import Guard
 from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
@@ -95,7 +96,7 @@ def _seen(folder: Path) -> Seen:
     return frozenset(found)
 
 
-def publish(staged: Path, output: Path, seen: Seen) -> None:
+def publish(staged: Path, output: Path, seen: Seen, guard: Guard) -> None:
     """Move a folder that lies in the staging folder of `output` into place; what was there before goes.
 
     A reader finds the old folder or the new one. Where the system cannot exchange two folders in one step, it finds
@@ -103,10 +104,12 @@ def publish(staged: Path, output: Path, seen: Seen) -> None:
 
     Args:
         seen: what `check_destination` found there, which may go.
+        guard: knows what was read.
 
     Raises:
-        BadOutput: something else is there by now.
+        BadOutput: something else is there by now, or something of what is there was read.
     """
+    guard.require_unread_below(output)
     for where, _, files in os.walk(staged):
         faults.point("folder.sync")
         for name in files:

@@ -29,12 +29,12 @@ class Trace:
         guard.makes(self.folder, "--trace")
         if self.folder.is_dir():
             for path in self.folder.glob("[0-9]*-*.onnxtxt"):
-                guard.writes(path, "--trace")  # of an earlier run: rather now than in the middle of it
+                guard.writes_unnamed(path, "--trace")  # of an earlier run: rather now than in the middle of it
 
     def write(self, step: str, model: ir.Model) -> None:
         if self.folder is not None:
             make_folder(self.folder)
             text = ir.to_onnx_text(model, exclude_initializers=True)
             path = self.folder / f"{next(self._numbers)}-{step}.onnxtxt"
-            self._guard.writes(path, "--trace")
+            self._guard.writes_unnamed(path, "--trace")
             self._guard.write_text(path, text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,3 +87,69 @@ def test_a_folder_may_be_called_like_staging(tmp_path: Path) -> None:
     guard.remember([folder / "a.png"])
     with pytest.raises(BadOutput, match="is read, so it cannot be the output"):
         watching.writes(folder / "a.png")
+
+
+_FUNCTION = """
+import numpy as np
+def f():
+    for i in range(4):
+        yield {"x": np.full((1, 64), i, np.float32)}
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["export", "model.onnx"], ["quantize", "in", "-s", "w8a8"]], ids=["bundle", "folder"]
+)
+@pytest.mark.parametrize("read", ["module", "module of a module", "named", "links"])
+def test_a_folder_of_what_is_read_is_not_replaced(
+    read: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an option names it, or it shows while it is read."""
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    saved(tmp_path), saved(Path("in"))
+    command = [sys.executable, "-P", "-m", "onnxq", *words, "-o", "out"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(tmp_path / "out")])}
+    subprocess.run(
+        [*command, "--no-check", *(["-s", "w8a16"] if words[0] == "quantize" else [])],
+        check=True,
+        capture_output=True,
+        env=environment,
+        timeout=120,
+    )
+    Path("out/mine.py").write_text(_FUNCTION)
+    Path("outer.py").write_text("from mine import f")
+    np.savez("out/d.npz", x=tiny.normal(4, 1, 64))
+    Path("links").mkdir()
+    Path("links/d.npz").symlink_to("../out/d.npz")
+    given = {"module": "mine:f", "module of a module": "outer.py:f", "named": "out/mine.py:f", "links": "links"}[read]
+    done = subprocess.run(
+        [*command, "--force", "--data", given], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 1 and "is read, and lies in 'out', the output; choose another folder" in done.stderr
+    assert Path("out/mine.py").read_text() == _FUNCTION and Path("out/d.npz").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".onnxq")]
+
+
+@pytest.mark.parametrize("what", ["trace", "shards"])
+def test_files_that_nobody_named_are_not_written_through_links(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = {f"w{i}": tiny.normal(64, 64, seed=i) for i in range(3)}
+    nodes = "a = MatMul(x, w0) b = MatMul(a, w1) y = MatMul(b, w2)"
+    tiny.save(tiny.model(f"g (float[1, 64] x) => (y) {{ {nodes} }}", weights), tmp_path)
+    onnxq.quantize("model.onnx", "q.onnx", "w8a16", check=False)
+    words = {
+        "trace": ["quantize", "model.onnx", "-s", "w8a16", "--no-check", "-o", "o.onnx", "--trace", "made"],
+        "shards": ["convert", "q.onnx", "--to", "safetensors", "-o", "made/d.safetensors", "--shard-size", "5k"],
+    }[what]
+    Path("made").mkdir()
+    assert CliRunner().invoke(main, words).exit_code == 0
+    made = sorted(path for path in Path("made").iterdir() if path.suffix != ".json")[0]
+    made.unlink()
+    Path("precious").write_text("mine")
+    made.symlink_to("../precious")
+    done = CliRunner().invoke(main, [*words, "--force"])
+    assert (done.exit_code, "is a link, and nobody named what it leads to" in done.stderr) == (1, True), done.output
+    assert made.is_symlink() and Path("precious").read_text() == "mine"

@@ -200,7 +200,7 @@ def test_a_failure_leaves_nothing(pair: Path, monkeypatch: pytest.MonkeyPatch) -
             raise CheckFailed("the outputs reach 1.0 dB")
         return quantize_model(model, *arguments, **options)
 
-    def disk_full(staged: Path, output: Path, seen: place.Seen) -> None:
+    def disk_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:

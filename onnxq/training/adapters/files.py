@@ -59,7 +59,7 @@ def promise(output: Path, guard: Guard) -> None:
         raise BadOutput(f"'{output}' is none of {SUFFIX}, .onnx and a folder, by which the kind of adapter is told")
     elif output.is_dir():
         for file in peft.files_of(output):
-            guard.writes(file)
+            guard.writes_unnamed(file)
     else:
         guard.writes(output)
 
