@@ -88,7 +88,7 @@ def own_data(model: Path) -> list[Path]:
     """
     if model.is_symlink() or not model.is_file():
         return []
-    found = [model.with_name(name) for name in locations(model) if is_called_by_content(name)]
+    found = [model.with_name(name) for name in locations(model) if _is_of(name, model)]
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
@@ -98,6 +98,11 @@ def data_name(model: Path, digest: str) -> str:
     while len(os.fsencode(stem)) > 255 - len(f".{digest}.data"):
         stem = stem[:-1]
     return f"{stem}.{digest}.data"
+
+
+def _is_of(name: str, model: Path) -> bool:
+    """Whether data of this name are those of `model`: a stranger's may speak of any file."""
+    return is_called_by_content(name) and name == data_name(model, name[-len("0123456789abcdef.data") : -len(".data")])
 
 
 def is_called_by_content(name: str) -> bool:

@@ -155,11 +155,11 @@ class Guard:
         """
         there = mirror.whereabouts(folder)
         for source in self._read:
-            if mirror.whereabouts(source).is_relative_to(there) or _leads_into(source, there):
+            if lies_in(mirror.whereabouts(source), there) or _leads_into(source, there):
                 raise _is_inside(source, folder)
         for path, option in self._written.items():
             place = mirror.whereabouts(path)
-            if place.is_relative_to(there) or any(is_same(each, folder) for each in (place, *place.parents)):
+            if lies_in(place, there):
                 raise BadOutput(f"'{path}' lies where -o puts a folder; choose another name with {option}")
 
     def require_unread_below(self, folder: Path) -> None:
@@ -171,7 +171,7 @@ class Guard:
         self.replaces(folder)
         there = os.path.realpath(folder)
         for name, moment in list(_read_at.items()):
-            if moment > self._begun and Path(name).is_relative_to(there):
+            if moment > self._begun and lies_in(Path(name), Path(there)):
                 raise _is_inside(Path(name), folder)
 
     def watch(self, path: str | Path | None, option: str) -> None:
@@ -268,7 +268,7 @@ def _leads_into(source: Path, there: Path) -> bool:
         return False
     files = (os.path.join(place, name) for place, _, names in limits.walk(source) for name in names)
     links = filter(os.path.islink, itertools.islice(files, limits.FOLDER_ENTRIES))
-    return any(Path(os.path.realpath(link)).is_relative_to(there) for link in links)
+    return any(lies_in(Path(os.path.realpath(link)), there) for link in links)
 
 
 def _is_read(path: Path, option: str) -> BadOutput:
@@ -292,6 +292,11 @@ def _files_of(source: str | Path) -> list[Path]:
 def _external_files(model: Path) -> list[Path]:
     """The files that the model at `model` says its data lie in."""
     return [path for name in locations(model) if os.path.isfile(path := model.parent / name)]
+
+
+def lies_in(path: Path, folder: Path) -> bool:
+    """Whether it is a folder or below it, by names or, where a folder is mounted or spelled in two ways, as files."""
+    return path.is_relative_to(folder) or any(is_same(each, folder) for each in (path, *path.parents))
 
 
 def is_same(a: Path, b: Path) -> bool:

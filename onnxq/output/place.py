@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onnxq.errors import BadOutput, OnnxqError
 from onnxq.files import faults, limits, mirror, staging
-from onnxq.files.guard import Guard
+from onnxq.files.guard import Guard, lies_in
 from onnxq.output import write
 
 #: A file of each folder that was written here: what was done, as JSON. Only such folders are ever replaced.
@@ -47,7 +47,7 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
     here = mirror.whereabouts(output)
     for source in sources:
         there = mirror.whereabouts(source)
-        if here.is_relative_to(there) or there.is_relative_to(here):
+        if lies_in(here, there) or lies_in(there, here):
             raise BadOutput(f"of '{output}' and '{source}', one contains the other; choose another folder with -o")
     real = Path(os.path.realpath(output))
     if not real.parent.is_dir():
@@ -69,7 +69,19 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
             raise BadOutput(f"'{output}' holds files that onnxq did not write there; choose another name with -o")
         if not force:
             raise BadOutput(f"'{output}' exists; give --force to replace it, or another name with -o")
+        if mounted := _mounted_below(real):
+            raise BadOutput(f"'{mounted}', in '{output}', is where something is mounted; choose another name with -o")
     return seen
+
+
+def _mounted_below(folder: Path) -> str:
+    """A place in a folder where Linux shows what lies elsewhere, and would go with the folder; or ""."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # other systems
+        return ""
+    names = (line.split(" ")[4].replace("\\040", " ") for line in lines if line.count(" ") > 4)
+    return next((name for name in names if Path(name) != folder and Path(name).is_relative_to(folder)), "")
 
 
 def _is_ours(folder: Path, report: str, *, is_stored: bool) -> bool:

@@ -113,7 +113,11 @@ def test_a_column_of_a_csv_may_name_images(tmp_path: Path, column: str) -> None:
 def test_a_column_of_a_csv_names_images_below_its_folder_only(tmp_path: Path) -> None:
     corpora.images(tmp_path / "else", count=1, size=(4, 4))
     (tmp_path / "set").mkdir()
-    for path, message in (("../else/0.png", "outside of the table's folder"), ("gone.png", "which is not there")):
+    for path, message in (
+        ("../else/0.png", "outside of the table's folder"),
+        ("../none.png", "outside of the table's"),
+        ("gone.png", "which is not there"),
+    ):
         (tmp_path / "set" / "t.csv").write_text(f"image,label\n{path},0\n")
         with pytest.raises(BadData, match=message):
             list(open_data(tmp_path / "set" / "t.csv", IMAGE, Preprocessing(scale=1)))

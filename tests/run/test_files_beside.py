@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 from click.testing import CliRunner
@@ -153,3 +155,34 @@ def test_files_that_nobody_named_are_not_written_through_links(
     done = CliRunner().invoke(main, [*words, "--force"])
     assert (done.exit_code, "is a link, and nobody named what it leads to" in done.stderr) == (1, True), done.output
     assert made.is_symlink() and Path("precious").read_text() == "mine"
+
+
+def test_data_that_a_strangers_model_speaks_of_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a name such as ours, but of no model of that name."""
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path)
+    proto, name = onnx.load("model.onnx"), "photos.0123456789abcdef.data"
+    onnx.save(proto, "out.onnx", save_as_external_data=True, location=name, size_threshold=0)
+    onnxq.quantize("model.onnx", "out.onnx", "w8a16", check=False, force=True)
+    assert Path(name).exists()
+
+
+def test_what_is_mounted_where_a_folder_is_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is another one by a mount, and one in which something is mounted; as links cannot be told."""
+    if os.geteuid() or shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"]).returncode:
+        pytest.skip("needs the right to mount")
+    monkeypatch.chdir(tmp_path)
+    onnxq.quantize(saved(tmp_path), "q.onnx", "w8a16", check=False)
+    words = f"{sys.executable} -P -m onnxq export q.onnx -o out --no-check"
+    subprocess.run(words.split(), check=True, capture_output=True, timeout=120)
+    for name in ("bound", "theirs", "out/inside"):
+        Path(name).mkdir()
+    Path("theirs/precious").write_text("mine")
+    script = f"""
+mount --bind out bound && cp q.onnx bound/mine.onnx && {words.replace("q.onnx", "bound/mine.onnx")} --force
+umount bound; mount --bind theirs out/inside && {words} --force
+"""
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=120)
+    assert "one contains the other" in done.stderr and "is where something is mounted" in done.stderr, done.stderr
+    assert Path("out/mine.onnx").exists() and Path("theirs/precious").read_text() == "mine"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".onnxq")]

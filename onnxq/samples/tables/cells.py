@@ -57,10 +57,10 @@ def file_in(value: Any, column: str, folder: Path, where: str) -> bytes | Path:
 def _beside(folder: Path, name: str, what: str) -> Path:
     """A file that a table names, which lies in the table's folder: tables of strangers name any."""
     found = os.path.realpath(folder / name) if "\0" not in name else ""
+    if found and not Path(found).is_relative_to(os.path.realpath(folder)):  # whether it is there or not
+        raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
     if not os.path.isfile(found):
         raise BadData(f"{what}, which is not there")
-    if not Path(found).is_relative_to(os.path.realpath(folder)):
-        raise BadData(f"{what}, outside of the table's folder: put it there, or its bytes into the table")
     guard.remember_kind(Path(found))
     return Path(found)
 
