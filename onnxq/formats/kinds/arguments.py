@@ -39,10 +39,14 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     return x.astype(np.float32)
 
 
-def is_masked(w: object) -> bool:
-    """Whether it has masked elements, or a list in it has: what stands in their places means nothing."""
+def is_masked(w: object, depth: int = 64) -> bool:
+    """Whether it has masked elements, or a list in it has: what stands in their places means nothing.
+
+    Args:
+        depth: of lists that are looked into: no array of numpy has more axes.
+    """
     if isinstance(w, (list, tuple)):
-        return any(map(is_masked, w))
+        return depth > 0 and any(is_masked(each, depth - 1) for each in w)
     return isinstance(w, np.ma.MaskedArray) and bool(np.ma.is_masked(w))
 
 
