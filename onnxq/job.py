@@ -20,6 +20,7 @@ from onnxq.files.guard import Guard
 from onnxq.files.staging import scratch
 from onnxq.model.channel_places import channel_places
 from onnxq.model.load import external_tensors, is_quantized, load_model
+from onnxq.model.origin import CONVERTED
 from onnxq.model.types import Types, types_of
 from onnxq.output import write
 from onnxq.output.data_writer import ShardSize, require_shard_size
@@ -119,6 +120,7 @@ class Job:
         unscaled: the prepared model as it was before channels were scaled, if they were; by `factors`.
         evidence_of: the hash of the data, where there is a file of what they say of layers.
         also: schemes and formats for which the model was prepared besides the recipe's.
+        converted: functions of another opset than the model's, as `InlineFunctions` names them; empty: none.
     """
 
     path: Path
@@ -137,6 +139,7 @@ class Job:
     factors: Mapping[str, NDArray] = field(default_factory=dict, repr=False)
     evidence_of: str = ""
     also: tuple[str, ...] = ()
+    converted: str = ""
 
     @property
     def knows_data(self) -> bool:
@@ -282,7 +285,7 @@ def open_job(
         warn(sentence, UnusedOption)
     samples = sampling.open(loaded, model)
     job = Job(Path(model), loaded, wanted, place, plan, samples, sampling, environment, files)
-    job = replace(job, evidence_of=evidence_of, also=tuple(sorted(also)))
+    job = replace(job, evidence_of=evidence_of, also=tuple(sorted(also)), converted=loaded.meta.get(CONVERTED, ""))
     if asked.scheme != "auto" or sampling.source is not None or not place.has_onnxq_ops or wanted.prefer == "size":
         return job
     dense = make_plan(loaded, replace(wanted, scheme=DENSE), place, types_of(loaded), opset_note=refusal)

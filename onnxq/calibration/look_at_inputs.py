@@ -244,9 +244,7 @@ class _Saved:
 
 
 def is_progress(path: Path) -> bool:
-    """Whether the file at `path` was written here, or holds nothing."""
-    if not path.stat().st_size:
-        return True
+    """Whether the file at `path` was written here."""
     with contextlib.suppress(BadRecipe):
         return bool(open_part(path).index.seen)
     return False
@@ -257,7 +255,7 @@ def remove(partial: Path) -> None:
     part = re.compile(re.escape(partial.name) + r"\.\d+of\d+")
     for each in sorted(partial.parent.iterdir()) if partial.parent.is_dir() else ():
         with contextlib.suppress(OSError):
-            if part.fullmatch(each.name) and each.is_file() and each.stat().st_size and is_progress(each):
+            if part.fullmatch(each.name) and each.is_file() and is_progress(each):
                 faults.point("checkpoint.remove")
                 each.unlink()
 

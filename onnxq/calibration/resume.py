@@ -118,7 +118,7 @@ def remove(path: Path | None) -> None:
     part = re.compile(re.escape(path.name) + r"(\.\d+of\d+)?")
     for each in sorted(path.parent.iterdir()):
         with contextlib.suppress(OSError):
-            if part.fullmatch(each.name) and each.is_file() and schemas.progress_in(each, schemas.ProgressFile):
+            if part.fullmatch(each.name) and each.is_file() and is_progress(each):
                 faults.point("checkpoint.remove")
                 each.unlink()
 

@@ -21,7 +21,6 @@ from onnxq.job import Job
 from onnxq.made_up.roles import Role, parts_of
 from onnxq.model import graph
 from onnxq.model.load import load_written
-from onnxq.model.origin import CONVERTED
 from onnxq.output import write
 from onnxq.plan import Method, Plan
 from onnxq.quality.decisions import NO_CLASSES, Classes
@@ -99,10 +98,11 @@ def _require_same(job: Job, sqnr_of: Callable[[Path], float], written: Callable[
     """
     prepared = sqnr_of(written(job.model))
     if prepared < REWRITTEN_DB <= sqnr_of(job.path):
-        if converted := job.model.meta.get(CONVERTED):
+        if job.converted:
             raise BadModel(
                 f"'{job.path}' is another model by ONNX than onnxruntime runs ({prepared:.1f} dB): functions are of "
-                f"another opset than the model ({converted}), which onnxruntime does not heed; write them in its own"
+                f"another opset than the model ({job.converted}), which onnxruntime does not heed; write them in "
+                "its own"
             )
         raise Bug(
             f"this is a bug in onnxq: what it made of '{job.path}' before it quantized anything is another model "

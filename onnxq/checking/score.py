@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-import numpy as np
-
 from onnxq.errors import BadRecipe, CheckFailed
 from onnxq.files.data_files import own_data
+from onnxq.formats.kinds.arguments import is_masked
 from onnxq.runtime.library import session
 from onnxq.runtime.own_functions import call, import_function, shown
 
@@ -137,7 +136,7 @@ def _imported(word: str) -> Evaluate:
 def _finite(found: object) -> float | None:
     """A number as Python's own; None: it is none, masked, or too large for that."""
     try:
-        if np.ma.is_masked(found):
+        if is_masked(found):
             return None
         if not isinstance(found, Real) and callable(getattr(found, "item", None)):
             found = found.item()  # type: ignore[attr-defined]  # an array or tensor of one number; others refuse

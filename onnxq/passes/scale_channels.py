@@ -24,7 +24,6 @@ def scale_channels(model: ir.Model, factors: Mapping[ChannelPlace, NDArray[np.fl
         factors: [channels] each, larger than 0.
     """
     made = model.clone()
-    made.meta.update(model.meta)
     names, nodes = Names(made), {node.name: node for node in graph.nodes(made)}
     for place, each in factors.items():
         for scaled in place.makers:

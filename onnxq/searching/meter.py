@@ -93,7 +93,7 @@ def is_progress(path: Path) -> bool:
 def remove(path: Path) -> None:
     """What was measured is of no use once the result is there."""
     with contextlib.suppress(OSError):
-        if path.is_file() and schemas.progress_in(path, _File) is not None:
+        if path.is_file() and is_progress(path):
             path.unlink()
 
 
