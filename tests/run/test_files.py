@@ -281,34 +281,6 @@ def test_a_link_stays_one_and_permissions_stay(folder: Path) -> None:
     assert Path("target.json").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("content", ["precious", ""])
-@pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])
-def test_a_foreign_file_called_like_progress_stays(folder: Path, force: list[str], content: str) -> None:
-    """--force is about outputs; nobody named this one."""
-    Path("r.partial").write_text(content)
-    words = ("calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r", *force)
-    assert "'r.partial' is where progress is kept, and something else is there" in run(*words, code=1)
-    assert Path("r.partial").read_text() == content
-
-
-@pytest.mark.parametrize("force", [[], ["-f"]], ids=["", "force"])
-@pytest.mark.parametrize(
-    ("name", "begin", "words"),
-    [
-        ("r.partial", '{"key": "', ["calibrate", "in.onnx", *W8A8, "data.npz", "-o", "r"]),
-        ("e.npz.partial.1of1", "", ["calibrate", "in.onnx", "--data", "data.npz", "--evidence", "e.npz"]),
-        ("out.onnx.search", '{"search":"', ["quantize", "in.onnx", "--budget", "bits=5", "-o", "out.onnx"]),
-    ],
-)
-def test_progress_is_not_kept_through_a_link(name: str, begin: str, words: list[str], force: list[str]) -> None:
-    """Not even where what it leads to looks like progress: that is another command's, under a name of its own."""
-    Path("another").write_text(begin)
-    Path(name).symlink_to("another")
-    said = run(*words, *force, code=1)
-    assert f"'{name}' is a link, and progress is not kept through one; move it away, or choose another name" in said
-    assert Path(name).is_symlink() and Path("another").read_text() == begin
-
-
 @pytest.mark.parametrize("source", ["in.ranges", "recipe.toml"])
 def test_ranges_that_came_into_being_meanwhile_stay(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of another run with the same data are as good; anything else is not replaced unasked."""
