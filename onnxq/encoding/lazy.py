@@ -42,6 +42,7 @@ class Encoding:
         given: the result itself, where it is not to be computed.
         groups: whose scale each block of `granularity` repeats, for kernels that know blocks only; None: its own.
         by: scales, and zero points or minima, to encode by; None: those that the algorithm finds.
+        is_turned: `tensor` has the axes of the weight, a matrix, exchanged, be it flat.
 
     Raises:
         BadRecipe: there is no such algorithm.
@@ -59,6 +60,7 @@ class Encoding:
     layer: Layer | None = None
     groups: Granularity | None = None
     by: tuple[ScaleArray, CodeArray | None] | None = None
+    is_turned: bool = False
 
     def __post_init__(self) -> None:
         if self.layer is None:
@@ -80,6 +82,23 @@ class Encoding:
             if _are_large_enough(own, self.least_scales()):
                 return own
         return memo.current().result(key_of(self), (self.tensor, self.given), lambda: _encode(self))
+
+    def of_weight(self, shape: tuple[int, ...]) -> tuple[QuantizedTensor | None, FloatArray]:
+        """The result as the weight itself lies.
+
+        Args:
+            shape: of the weight, whose numbers `tensor` has.
+
+        Returns:
+            Its codes, None if their groups are none of the weight's own axes; and what they say, of this shape.
+        """
+        q = self.result()
+        if self.is_turned and len(q.shape) == 2:
+            q = turned(q)
+        if q.shape == shape:
+            return q, q.dequantize()
+        numbers = q.dequantize()
+        return None, numbers.reshape(shape[::-1]).T if self.is_turned else numbers.reshape(shape)
 
     @property
     def outline(self) -> Outline:

@@ -265,6 +265,11 @@ def lazily(
     return made
 
 
+def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.LazyTensor:
+    """factor · tensor, computed when read."""
+    return lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor), how=f"times {factor}")
+
+
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """A new initializer of `graph` called `name`, which must be free."""
     tensor.name = name

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxq.encoding.lazy import GivenTensor
 from onnxq.model import graph
+from onnxq.model.graph import Names
 from onnxq.model.weights import Weight, weights_of
 
 #: The type that an initializer had in the file, in which it can be stored again without loss.
@@ -136,3 +137,15 @@ def inherit_type(made: ir.Value, source: ir.Value | None) -> None:
     half = None if source is None or tensor is None else source.meta.get(STORED_TYPE) or tensor.dtype
     if half in HALVES and made.dtype is ir.DataType.FLOAT:
         made.meta[STORED_TYPE] = half
+
+
+def renew(node: ir.Node, index: int, tensor: ir.TensorProtocol, suffix: str, names: Names) -> None:
+    """Let a node read other numbers in a constant's place; where others read that too, in one with this suffix."""
+    old = node.inputs[index]
+    assert old is not None and isinstance(old.graph, ir.Graph)
+    if old.uses() == ((node, index),) and not old.is_graph_output():
+        old.const_value = tensor
+        return
+    value = graph.add_constant(old.graph, names.fresh(f"{old.name}{suffix}"), tensor)
+    inherit_type(value, old)
+    node.replace_input_with(index, value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnxq.model import graph
 from onnxq.model.channel_places import ChannelPlace, Scaled
 from onnxq.model.graph import Names
-from onnxq.model.origin import inherit_type
+from onnxq.model.origin import renew
 
 
 def scale_channels(model: ir.Model, factors: Mapping[ChannelPlace, NDArray[np.float32]]) -> ir.Model:
@@ -34,15 +34,8 @@ def scale_channels(model: ir.Model, factors: Mapping[ChannelPlace, NDArray[np.fl
 
 
 def _scale(node: ir.Node, scaled: Scaled, factors: NDArray, names: Names) -> None:
-    old = node.inputs[scaled.index]
-    tensor = graph.constant(old)
-    assert old is not None and tensor is not None and isinstance(old.graph, ir.Graph)
+    tensor = graph.constant(node.inputs[scaled.index])
+    assert tensor is not None
     repeated, axis, rank = np.repeat(factors, scaled.repeats), scaled.axis, len(tensor.shape)
     along = repeated.reshape([-1 if i == axis else 1 for i in range(rank)])
-    new = graph.lazily(tensor, lambda w: w * along)
-    if old.uses() == ((node, scaled.index),) and not old.is_graph_output():
-        old.const_value = new
-        return
-    value = graph.add_constant(old.graph, names.fresh(f"{old.name}_scaled"), new)
-    inherit_type(value, old)
-    node.replace_input_with(scaled.index, value)
+    renew(node, scaled.index, graph.lazily(tensor, lambda w: w * along), "_scaled", names)

@@ -94,8 +94,8 @@ def error_of(encoding: Encoding, layer: Layer | None, op_type: str, rank: int = 
         return float(np.vdot(change, change))
     sums = _sums(found)
     k, groups = sums.shape[-1], sums.shape[0]
-    if encoding.layer is None and w.ndim == 2 and w.shape[found.channel] * k != w.size:
-        found = found.turned(1 - found.channel)  # the pass has turned the weight
+    if encoding.layer is None and encoding.is_turned:
+        change, found = change.reshape(-1, k), found.turned(0)
     rows = np.moveaxis(change, found.channel, 0).reshape(groups, -1, k) if change.size % (groups * k) == 0 else None
     if rows is None:
         return float(np.vdot(change, change) * np.trace(sums, axis1=1, axis2=2).mean() / k)

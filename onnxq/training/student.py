@@ -10,12 +10,14 @@ import onnx_ir as ir
 import torch
 
 from onnxq.encoding.lazy import GivenTensor
+from onnxq.formats import Format, QuantizedTensor
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.origin import identity
 from onnxq.model.weights import find_weights
 from onnxq.passes.encodings import encodings
-from onnxq.plan import Plan
+from onnxq.passes.fold_alpha import fold_alpha
+from onnxq.plan import Method, Plan
 from onnxq.planning.scales import activation_scales
 from onnxq.request import Learned
 from onnxq.summaries.ranges import Range, Ranges
@@ -59,7 +61,9 @@ class Student:
     """
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
-        self.job, self.plan, self.ranges, self.learn = job, plan, ranges, set(learn)
+        coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
+        self.job = job = dataclasses.replace(job, model=fold_alpha(job.model, coded))
+        self.plan, self.ranges, self.learn = plan, ranges, set(learn)
         self.module = GraphModule(job.model)
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
@@ -80,22 +84,14 @@ class Student:
         tied = self._tied(found)
         for name, several in found.items():
             parameter = self.module.weights.get(name)
-            if parameter is None:
+            if parameter is None or parameter.numel() != several[0].tensor.size:
                 self.frozen[name] = "it is another tensor in the file"
                 continue
-            if len(several) > 1 or name in tied:
-                self.frozen[name] = "it has several forms in the file"
-                continue
-            start = several[0].result()
-            if start.shape != tuple(parameter.shape):
-                self.frozen[name] = "it has another shape in the file"
-            elif start.scales is None:  # float16 or bfloat16
-                kind = torch.bfloat16 if start.format.name == "bfloat16" else torch.float16
-                self.frozen[name] = f"it is {start.format.name}"
-                parameter.data = parameter.data.to(kind).to(parameter.dtype)
-            elif not can_learn(start):
-                self.frozen[name] = f"codes of {start.format.name} are not learned"
-                parameter.data = torch.from_numpy(start.dequantize()).to(parameter.dtype)
+            start, numbers = several[0].of_weight(tuple(parameter.shape))
+            why = _why_frozen(start, several[0].format, is_alone=len(several) == 1 and name not in tied)
+            if start is None or why:
+                self.frozen[name] = why
+                parameter.data = torch.from_numpy(numbers).to(parameter.dtype)
             else:
                 w = parameter.detach().numpy()
                 made = LearnedWeight(start, w, moves=moves, codes=codes, scales="scales" in self.learn)
@@ -189,6 +185,17 @@ class Student:
         wanted = None if names is None else set(names)
         every = self.parameters().items()
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
+
+
+def _why_frozen(start: QuantizedTensor | None, format: Format, *, is_alone: bool) -> str:
+    """Why codes stay as they are; "" if they learn."""
+    if not is_alone:
+        return "it has several forms in the file"
+    if start is None:
+        return "it has another shape in the file"
+    if start.scales is None:
+        return f"it is {format.name}"
+    return "" if can_learn(start) else f"codes of {format.name} are not learned"
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:

@@ -112,13 +112,13 @@ def _read_product(node: ir.Node, constants: WeightForms, has_half_kernel: bool) 
         x = graph.add_node(node, "Transpose", [x], name, name, {"perm": [1, 0]})
     alpha = graph.attribute_float(node, "alpha", 1.0)
     if alpha != 1.0:
-        weight = constants.value(weight, "_alpha", alpha, scaled(tensor_of(weight), alpha))
+        weight = constants.value(weight, "_alpha", alpha, graph.scaled(tensor_of(weight), alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     beta = graph.attribute_float(node, "beta", 1.0)
     if bias is not None and beta != 1.0:
         tensor = graph.constant(bias)
         if tensor is not None:
-            bias = constants.value(bias, "_beta", beta, scaled(tensor, beta))
+            bias = constants.value(bias, "_beta", beta, graph.scaled(tensor, beta))
         else:
             assert isinstance(node.graph, ir.Graph)
             factor = constants.array(node.graph, "beta", np.array(beta, tensor_of(weight).dtype.numpy()))
@@ -132,11 +132,6 @@ def tensor_of(weight: ir.Value) -> ir.TensorProtocol:
     tensor = graph.constant(weight)
     assert tensor is not None
     return tensor
-
-
-def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.TensorProtocol:
-    """factor · tensor, computed when read."""
-    return graph.lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor), how=f"times {factor}")
 
 
 def added_bias(node: ir.Node) -> AddedBias:

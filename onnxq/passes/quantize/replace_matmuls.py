@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Self
 
 import onnx_ir as ir
@@ -159,4 +160,4 @@ def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[
     granularity = Granularity(len(rows) - 1, block)
     channel, groups = 0 if len(rows) == 2 else None, choice.groups(len(rows), len(rows) - 1)
     made = constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel, groups=groups)
-    return made, format, block
+    return dataclasses.replace(made, is_turned=p.k_axis == 0), format, block
