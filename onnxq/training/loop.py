@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from onnxq.errors import BadRecipe
+from onnxq.errors import BadRecipe, amount
 from onnxq.progress import Progress
 from onnxq.training.batches import Batch, Samples, batches_of
 from onnxq.training.checkpoint import Checkpoint, resumed
@@ -100,7 +100,7 @@ class Loop:
         """Train, and leave the student as it was best.
 
         Raises:
-            BadRecipe: losses are not finite.
+            BadRecipe: losses are not finite, of steps or of samples held back.
         """
         optimizer = optimizer_of(self.student, self.settings.rate)
         self._resume(optimizer)
@@ -126,6 +126,8 @@ class Loop:
         except KeyboardInterrupt:
             self._save(optimizer)
             raise
+        if not math.isfinite(history.best):
+            self._refuse()
         self.student.load(self.best)
         return history
 
@@ -182,6 +184,17 @@ class Loop:
             self._kept.remove()
             return advice
         return f"mend the loss and go on, or delete the checkpoint '{self._kept.path}' and {advice}"
+
+    def _refuse(self) -> None:
+        """
+        Raises:
+            BadRecipe: always.
+        """
+        if self._kept is not None:
+            self._kept.remove()  # all steps are done: from it no run, with whatever loss, would learn more
+        what = "the loss" if self.settings.loss or self.settings.labels else "the float model or the quantized one"
+        looks = amount(len(self.history.losses), "look")
+        raise BadRecipe(f"{what} is not finite on the samples held back, in {looks}: nothing says what was best")
 
     def _look(self, step: int) -> None:
         """The loss on samples held back; and whether it is still worth going on. No number is as bad as infinity."""

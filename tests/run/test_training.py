@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import warnings
@@ -256,6 +257,16 @@ def test_after_losses_that_are_not_finite_what_is_advised_works(path: Path, tmp_
     factor = 1.0  # mended
     train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
     assert not kept.exists()
+
+
+def test_where_no_look_saw_a_number_nothing_is_written(path: Path, tmp_path: Path) -> None:
+    def own(outputs: Any, labels: Any, feed: Any) -> Any:
+        return outputs["y"].square().mean() * (1.0 if outputs["y"].requires_grad else float("nan"))
+
+    settings = dataclasses.replace(SETTINGS, loss=own, checkpoint=tmp_path / "kept")
+    with pytest.raises(BadRecipe, match="the loss is not finite on the samples held back, in 4 looks: nothing says"):
+        train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_settings_that_lead_nowhere_leave_no_checkpoint(
