@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserList, deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +55,8 @@ def test_masked_elements_are_refused_and_others_taken() -> None:
     x = np.ma.array(counting(1, 3), mask=False)
     assert np.array_equal(samples([{"x": x}])[0]["x"], counting(1, 3))
     x[0, 1] = np.ma.masked
-    for source in ([{"x": x}], lambda: [{"x": x}], iter([{"x": x}])):
+    inner: list[Any] = [[x[0]], deque([x[0]]), UserList([[*x[0]][:1], x[0]])]
+    for source in ([{"x": x}], lambda: [{"x": x}], iter([{"x": x}]), *([{"x": each}] for each in inner)):
         with pytest.raises(BadData, match="'x' of a sample has masked elements"):
             samples(source)
 

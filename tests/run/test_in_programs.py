@@ -154,6 +154,11 @@ def test_providers_that_are_none_are_named(providers: object, model: Path) -> No
         onnxq.session(model, providers=providers)  # type: ignore[arg-type]
 
 
+def test_options_of_a_provider_that_are_none_are_not_the_models_fault(model: Path) -> None:
+    with pytest.raises(BadRecipe, match="the options of CPUExecutionProvider are of type NoneType, not a dict"):
+        onnxq.session(model, providers=[("CPUExecutionProvider", None)])
+
+
 @pytest.mark.parametrize("providers", [None, "CPUExecutionProvider", [("CPUExecutionProvider", {})]])
 def test_rules_that_are_wrong_are_off_whoever_computes(providers: object) -> None:
     nodes = [

@@ -40,12 +40,14 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
 
 
 def is_masked(w: object, depth: int = 64) -> bool:
-    """Whether it has masked elements, or a list in it has: what stands in their places means nothing.
+    """Whether it has masked elements, or a sequence in it has: what stands in their places means nothing.
 
     Args:
-        depth: of lists that are looked into: no array of numpy has more axes.
+        depth: of sequences that are looked into: no array of numpy has more axes.
     """
-    if isinstance(w, (list, tuple)):
+    if isinstance(w, (float, int, str, bytes)):  # most of what lists hold, and what holds itself
+        return False
+    if isinstance(w, Sequence):
         return depth > 0 and any(is_masked(each, depth - 1) for each in w)
     return isinstance(w, np.ma.MaskedArray) and bool(np.ma.is_masked(w))
 
