@@ -57,6 +57,14 @@ def test_settings_by_which_matplotlib_cannot_be_loaded_are_said(folder: Path) ->
     assert done.stderr.startswith("onnxq: matplotlib cannot be loaded: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.sweep
+def test_equal_figures_are_equal_plots(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("p.svg", "q.svg"):
+        assert run(folder, "benchmark", "--make", "gaussian", "-w", "int4", "--plot", name).returncode == 0
+    assert (folder / "p.svg").read_bytes() == (folder / "q.svg").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

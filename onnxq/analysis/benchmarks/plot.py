@@ -42,6 +42,7 @@ def save_plot(benchmark: Benchmark, path: str | Path, *, replace: bool = False) 
     matplotlib = _matplotlib()
     if supervisor.is_at_work():  # in a program of the user's, its settings are those of all its threads
         matplotlib.rcdefaults()
+        matplotlib.rcParams["svg.hashsalt"] = "onnxq"  # names of clips are random without
     with staging.whole(path, replace=replace) as staged:
         # Without the date, so that equal figures are equal files.
         date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
