@@ -83,23 +83,6 @@ class Encoding:
                 return own
         return memo.current().result(key_of(self), (self.tensor, self.given), lambda: _encode(self))
 
-    def of_weight(self, shape: tuple[int, ...]) -> tuple[QuantizedTensor | None, FloatArray]:
-        """The result as the weight itself lies.
-
-        Args:
-            shape: of the weight, whose numbers `tensor` has.
-
-        Returns:
-            Its codes, None if their groups are none of the weight's own axes; and what they say, of this shape.
-        """
-        q = self.result()
-        if self.is_turned and len(q.shape) == 2:
-            q = turned(q)
-        if q.shape == shape:
-            return q, q.dequantize()
-        numbers = q.dequantize()
-        return None, numbers.reshape(shape[::-1]).T if self.is_turned else numbers.reshape(shape)
-
     @property
     def outline(self) -> Outline:
         """What is known of the result before it is computed."""
@@ -161,6 +144,40 @@ class GivenTensor(ir.LazyTensor):
         """The transpose of a matrix."""
         rows, columns = self.shape.numpy()
         return GivenTensor(lambda: turned(self.given()), (columns, rows), self.dtype, half_scales=self.half_scales)
+
+
+class FlatGivenTensor(ir.LazyTensor):
+    """As `GivenTensor`, of a weight whose codes are those of its numbers, or of its transpose's, in another shape.
+
+    Args:
+        given: the codes, in the shape that a pass gives the weight (`model.graph.flattened`).
+        is_turned: they are those of the transpose.
+    """
+
+    def __init__(
+        self,
+        given: Callable[[], QuantizedTensor],
+        shape: tuple[int, ...],
+        dtype: ir.DataType,
+        *,
+        is_turned: bool,
+        half_scales: bool,
+    ) -> None:
+        def decoded() -> ir.TensorProtocol:
+            x = unflattened(given().dequantize(), shape, is_turned=is_turned)
+            return ir.tensor(np.ascontiguousarray(x.astype(dtype.numpy(), copy=False)))
+
+        super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
+        self.given, self.is_turned, self.half_scales = given, is_turned, half_scales
+
+    def flat(self, shape: tuple[int, ...]) -> GivenTensor:
+        """The codes as they are, of a weight in their shape."""
+        return GivenTensor(self.given, shape, self.dtype, half_scales=self.half_scales)
+
+
+def unflattened(x: FloatArray, shape: tuple[int, ...], *, is_turned: bool) -> FloatArray:
+    """Numbers of a weight, or of its transpose, in the weight's own shape."""
+    return x.reshape(shape[::-1]).T if is_turned else x.reshape(shape)
 
 
 def turned(q: QuantizedTensor) -> QuantizedTensor:

@@ -270,6 +270,17 @@ def scaled(tensor: ir.TensorProtocol, factor: float) -> ir.LazyTensor:
     return lazily(tensor, lambda w: w.astype(np.float32) * np.float32(factor), how=f"times {factor}")
 
 
+def flattened(tensor: ir.TensorProtocol, shape: tuple[int, ...], *, is_turned: bool = False) -> ir.LazyTensor:
+    """The numbers of a weight, or of the transpose of a matrix, in another shape; codes that it has so are kept."""
+    if isinstance(tensor, lazy.FlatGivenTensor) and tensor.is_turned == is_turned and tensor.given().shape == shape:
+        return tensor.flat(shape)
+    if isinstance(tensor, lazy.GivenTensor) and is_turned and len(shape) == 2:
+        return tensor.turned()
+    if is_turned:
+        return lazily(tensor, lambda w: w.T, shape=shape, how="rows of the transpose")
+    return lazily(tensor, lambda w: w, shape=shape, how="rows")
+
+
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     """A new initializer of `graph` called `name`, which must be free."""
     tensor.name = name

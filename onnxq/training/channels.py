@@ -85,10 +85,10 @@ def _place(student: Student, weight: Weight) -> Place | None:
 
 def _is_by_channel(weight: LearnedWeight, channel: int) -> bool:
     """Whether each output channel has scales of its own, which learn."""
-    how, dimensions = weight.start.granularity, weight.place.dim()
-    if not weight.stretch.requires_grad or how.axis is None:
+    how, dimensions, axis = weight.start.granularity, weight.place.dim(), weight.axis(channel)
+    if not weight.stretch.requires_grad or how.axis is None or axis is None:
         return False
-    is_own = how.axis % dimensions == channel % dimensions
+    is_own = how.axis % dimensions == axis
     return is_own if how.block is None else not is_own and weight.stretch.dim() == dimensions
 
 
@@ -188,7 +188,8 @@ def _moved(y: Tensor, axis: int, factor: Tensor, shift: Tensor) -> Tensor:
 def _move(student: Student, place: Place, factor: Tensor, shift: Tensor) -> None:
     if place.weight:
         weight = student.weights[place.weight]
-        shape = [-1 if i == place.channel % weight.place.dim() else 1 for i in range(weight.place.dim())]
+        axis = weight.axis(place.channel)
+        shape = [-1 if i == axis else 1 for i in range(weight.place.dim())]
         more = factor.log().to(weight.stretch.dtype) / TENTH
         weight.stretch += more if weight.stretch.dim() == 1 else more.reshape(shape)
     if place.bias:

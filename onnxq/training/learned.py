@@ -72,8 +72,9 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
     float weight lies, or as near to that as its first code allows, which some algorithm may have chosen otherwise.
 
     Args:
-        start: the codes to start from.
+        start: the codes to start from, in whatever shape the file has them.
         w: the float weight.
+        is_turned: the codes are those of the transpose of a matrix.
         moves: how far codes may move from where the float weight lies, in steps; None: as far as they like.
         scales: whether scales are learned.
 
@@ -81,19 +82,30 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         ValueError: codes of this format cannot be learned (`can_learn`).
     """
 
-    def __init__(self, start: QuantizedTensor, w: NDArray, *, moves: float | None, codes: bool, scales: bool) -> None:
+    def __init__(
+        self,
+        start: QuantizedTensor,
+        w: NDArray,
+        *,
+        moves: float | None,
+        codes: bool,
+        scales: bool,
+        is_turned: bool = False,
+    ) -> None:
         super().__init__()
         if not can_learn(start):
             raise ValueError(f"codes of {start.format.name} cannot be learned")
         self.start, self.moves, self.dtype = start, moves, torch.from_numpy(w[:0]).dtype
+        self.shape, self.is_turned = w.shape, is_turned
+        lying = torch.from_numpy(np.array(w.T if is_turned else w, np.float32, order="C")).reshape(start.shape)
         assert start.scales is not None
         self.half = start.scales.dtype == np.float16
         self.register_buffer("scale", torch.from_numpy(np.array(start.scales, np.float32)))
         zero = np.zeros(1, np.float32) if start.zero_points is None else start.zero_points.astype(np.float32)
         self.register_buffer("zero", torch.from_numpy(zero))
-        spread = self._spread(torch.from_numpy(np.array(w, np.float32)), self.scale)
+        spread = self._spread(lying, self.scale)
         spread = torch.where(spread == 0, torch.ones_like(spread), spread)
-        place = torch.from_numpy(np.array(w, np.float32)) / spread
+        place = lying / spread
         self.register_buffer("levels", torch.zeros(0))
         if start.format.levels is None:
             info = _limits(start)
@@ -131,7 +143,18 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         return _Half.apply(found) if self.half else found
 
     def forward(self, _: Any = None) -> Tensor:
-        return self._weight().to(self.dtype)
+        w = self._weight().to(self.dtype)
+        if w.shape == self.shape and not self.is_turned:
+            return w
+        return w.reshape(self.shape[::-1]).T if self.is_turned else w.reshape(self.shape)
+
+    def axis(self, axis: int) -> int | None:
+        """Of the codes, the one that is this axis of the weight; None: none of them is."""
+        axis, shape = axis % len(self.shape), self.start.shape
+        if self.is_turned:
+            return 1 - axis if len(shape) == 2 else None
+        is_same = shape[: axis + 1] == self.shape[: axis + 1] or shape == self.shape
+        return axis if is_same else None
 
     def _weight(self) -> Tensor:
         if len(self.levels):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxq.encoding.lazy import GivenTensor
-from onnxq.formats import Format, QuantizedTensor
+from onnxq.encoding.lazy import FlatGivenTensor, GivenTensor, unflattened
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.origin import identity
@@ -78,26 +78,34 @@ class Student:
         self._add_floats()
 
     def _add_weights(self) -> None:
-        codes = bool({"rounding", "weights"} & self.learn)
-        moves = None if "weights" in self.learn else NEIGHBOURS
+        how: Any = {
+            "codes": bool({"rounding", "weights"} & self.learn),
+            "moves": None if "weights" in self.learn else NEIGHBOURS,
+            "scales": "scales" in self.learn,
+        }
         found = encodings(self.job.rewritten(self.plan, self.ranges), self.module.weights)
         tied = self._tied(found)
         for name, several in found.items():
             parameter = self.module.weights.get(name)
-            if parameter is None or parameter.numel() != several[0].tensor.size:
+            start, is_turned = several[0].result(), several[0].is_turned
+            if parameter is None or parameter.numel() != start.codes.size:
                 self.frozen[name] = "it is another tensor in the file"
                 continue
-            start, numbers = several[0].of_weight(tuple(parameter.shape))
-            why = _why_frozen(start, several[0].format, is_alone=len(several) == 1 and name not in tied)
-            if start is None or why:
-                self.frozen[name] = why
-                parameter.data = torch.from_numpy(numbers).to(parameter.dtype)
+            made = None
+            if len(several) > 1 or name in tied:
+                self.frozen[name] = "it has several forms in the file"
+            elif start.scales is None:  # float16 or bfloat16
+                self.frozen[name] = f"it is {start.format.name}"
+            elif not can_learn(start):
+                self.frozen[name] = f"codes of {start.format.name} are not learned"
             else:
-                w = parameter.detach().numpy()
-                made = LearnedWeight(start, w, moves=moves, codes=codes, scales="scales" in self.learn)
+                made = LearnedWeight(start, parameter.detach().numpy(), is_turned=is_turned, **how)
                 self.weights[name] = made
                 self.module.attach(f"weight {name}", made)
                 self.module.read_instead[name] = made
+            if made is None:  # what is frozen is seen as the file has it
+                seen = unflattened(start.dequantize(), tuple(parameter.shape), is_turned=is_turned)
+                parameter.data = torch.from_numpy(seen).to(parameter.dtype)
 
     def _tied(self, encoded: Container[str]) -> set[str]:
         """Tables and their transposes that are both encoded: codes that learned apart could not be shared."""
@@ -187,21 +195,12 @@ class Student:
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
-def _why_frozen(start: QuantizedTensor | None, format: Format, *, is_alone: bool) -> str:
-    """Why codes stay as they are; "" if they learn."""
-    if not is_alone:
-        return "it has several forms in the file"
-    if start is None:
-        return "it has another shape in the file"
-    if start.scales is None:
-        return f"it is {format.name}"
-    return "" if can_learn(start) else f"codes of {format.name} are not learned"
-
-
-def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor:
-    made = weight.result()
+def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor | FlatGivenTensor:
+    made, half, shape = weight.result(), weight.half, tuple(tensor.shape.numpy())
+    if weight.is_turned or made.shape != shape:
+        return FlatGivenTensor(lambda: made, shape, tensor.dtype, is_turned=weight.is_turned, half_scales=half)
     form = (made.format, made.granularity)
-    return GivenTensor(lambda: made, tuple(tensor.shape.numpy()), tensor.dtype, half_scales=weight.half, form=form)
+    return GivenTensor(lambda: made, shape, tensor.dtype, half_scales=half, form=form)
 
 
 def kinds_of(model: ir.Model) -> dict[str, str]:

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq import formats, layouts
-from onnxq.encoding.lazy import Encoding
 from onnxq.formats import Granularity
 from onnxq.model import graph
 from onnxq.model.graph import Names
@@ -87,8 +86,10 @@ def _replace_lstm(node: ir.Node, constants: WeightForms) -> None:
     for weight in weights_of(node):
         directions, outputs, k = weight.shape
         # One scale for each direction and output: rows of the flattened weight.
-        rows = graph.lazily(weight.tensor, lambda w: w, shape=(directions * outputs, k), how="rows")
-        encoding = Encoding(rows, formats.get("int8"), Granularity(0))
+        rows = graph.flattened(weight.tensor, (directions * outputs, k))
+        encoding = constants.new_encoding(
+            weight.value, formats.get("int8"), Granularity(0), node.op_type, tensor=rows, channel=0
+        )
         parts = {
             "_int8": encoding.part(layouts.turned(layouts.stacked(layouts.codes, directions))),
             "_scale": encoding.part(layouts.stacked(layouts.scales, directions)),

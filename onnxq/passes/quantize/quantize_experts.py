@@ -59,7 +59,7 @@ def _packed(weight: Weight, choice: Choice, constants: WeightForms) -> list[ir.V
     (experts, n, k), block = weight.shape, choice.block
     assert block is not None
     format, granularity = formats.get(choice.format or ""), Granularity(1, block)
-    rows = graph.lazily(weight.tensor, lambda w: w, shape=(experts * n, k), how="rows")
+    rows = graph.flattened(weight.tensor, (experts * n, k))
     groups = choice.groups(2, 1)
     encoding = constants.new_encoding(weight.value, format, granularity, "MatMul", tensor=rows, groups=groups)
     parts = {

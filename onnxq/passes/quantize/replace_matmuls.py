@@ -8,7 +8,7 @@ from typing import Self
 import onnx_ir as ir
 
 from onnxq import formats, layouts
-from onnxq.encoding.lazy import Encoding, GivenTensor
+from onnxq.encoding.lazy import Encoding
 from onnxq.errors import BadRecipe
 from onnxq.formats import Granularity
 from onnxq.layouts import Layout
@@ -153,10 +153,7 @@ def _flat_encoding(p: Product, choice: Choice, constants: WeightForms) -> tuple[
             f"the plan: '{choice.node}' cannot have one scale a channel in blocks of {block} over {p.k} inputs"
         )
 
-    if isinstance(tensor, GivenTensor) and len(rows) == 2:
-        flat: ir.LazyTensor = tensor.turned()
-    else:
-        flat = graph.lazily(tensor, lambda w: w if p.k_axis == 1 else w.T, shape=rows, how=f"axis {p.k_axis} last")
+    flat = graph.flattened(tensor, rows, is_turned=p.k_axis == 0)
     granularity = Granularity(len(rows) - 1, block)
     channel, groups = 0 if len(rows) == 2 else None, choice.groups(len(rows), len(rows) - 1)
     made = constants.new_encoding(p.weight, format, granularity, "MatMul", tensor=flat, channel=channel, groups=groups)

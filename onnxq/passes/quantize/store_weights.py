@@ -154,7 +154,7 @@ def _unpack_channels(chain: Chain, encoding: Encoding) -> ir.Value:
 def _of_kernels(constants: WeightForms, weight: Weight, format: formats.Format, block: int) -> Encoding:
     """Kernels of a convolution, flattened so that blocks are full ones however few channels there are."""
     rows = (weight.shape[0], math.prod(weight.shape[1:]))
-    flat = graph.lazily(weight.tensor, lambda w: w, shape=rows, how="rows")
+    flat = graph.flattened(weight.tensor, rows)
     return constants.new_encoding(weight.value, format, Granularity(1, block), "Conv", tensor=flat, channel=0)
 
 

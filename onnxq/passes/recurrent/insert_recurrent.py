@@ -109,7 +109,7 @@ def _flat(tensor: ir.TensorProtocol, shape: tuple[int, int]) -> ir.TensorProtoco
     """The rows of all directions; those of codes with a scale each are what they were."""
     is_by_row = isinstance(tensor, GivenTensor) and tensor.form == (formats.get("int8"), Granularity(2, shape[1]))
     if not isinstance(tensor, GivenTensor) or not is_by_row:
-        return graph.lazily(tensor, lambda w: w, shape=shape, how="rows")
+        return graph.flattened(tensor, shape)
     given = tensor.given
 
     def flat() -> QuantizedTensor:
