@@ -93,7 +93,7 @@ class Loop:
     ) -> None:
         self.student, self.samples, self.settings = student, samples, settings
         self._loss_of, self._explain, self._kept = loss_of, explain, kept
-        self.history, self._in_row = History(), 0
+        self.history, self._in_row, self._is_whole = History(), 0, True
         self.best = student.state()
 
     def run(self, progress: Progress) -> History:
@@ -105,18 +105,19 @@ class Loop:
         optimizer = optimizer_of(self.student, self.settings.rate)
         self._resume(optimizer)
         steps, history = self.settings.steps, self.history
-        if not history.losses:
-            self._look(0)
-            self._save(optimizer)  # what it starts from may have taken long
         ends = math.inf if self.settings.minutes is None else time.monotonic() + 60 * self.settings.minutes
         batches = batches_of(len(self.samples.train), self.settings.batch, self.settings.seed, history.done)
-        self._say(progress)
         try:
+            if not history.losses:
+                self._look(0)
+                self._save(optimizer)  # what it starts from may have taken long
+            elif self._is_due() and history.losses[-1][0] != history.done:  # a run ended in the middle of that look
+                self._look(history.done)
+            self._say(progress)
             while history.done < steps and not history.why:
                 self._step(optimizer, next(batches))
                 progress.advance(1)
-                is_last = history.done == steps or time.monotonic() > ends
-                if is_last or history.done % self.settings.evaluate_every == 0:
+                if self._is_due() or time.monotonic() > ends:
                     self._look(history.done)
                     self._say(progress)
                 if time.monotonic() > ends and history.done < steps:
@@ -124,12 +125,17 @@ class Loop:
                 if history.done % self.settings.checkpoint_every == 0:
                     self._save(optimizer)
         except KeyboardInterrupt:
-            self._save(optimizer)
+            if self._is_whole and history.losses:  # half a step is none: what was saved last is gone on from
+                self._save(optimizer)
             raise
         if not math.isfinite(history.best):
             self._refuse()
         self.student.load(self.best)
         return history
+
+    def _is_due(self) -> bool:
+        """Whether there is a look behind the steps that are done."""
+        return self.history.done == self.settings.steps or self.history.done % self.settings.evaluate_every == 0
 
     def _step(self, optimizer: torch.optim.Adam, chosen: list[int]) -> None:
         history, settings = self.history, self.settings
@@ -152,12 +158,14 @@ class Loop:
                 if settings.clip and length > settings.clip:
                     for p in _learning(optimizer):
                         p.grad.mul_(settings.clip / length)
+                self._is_whole = False
                 optimizer.step()
                 self.student.limit()
                 self._in_row = 0
             else:
                 self._skip(batches[0], f"the gradient of '{wrong}'")
         history.done += 1
+        self._is_whole = True
 
     def _skip(self, batch: Batch, what: str) -> None:
         """A step that is not taken.
@@ -201,9 +209,9 @@ class Loop:
         found = self.held_back()
         found = math.inf if math.isnan(found) else found
         history = self.history
-        history.losses.append((step, found))
         if found < history.best or not step:
             history.best, history.best_step, self.best = found, step, self.student.state()
+        history.losses.append((step, found))  # last: a look that is interrupted before is done again
         waited = sum(1 for at, _ in history.losses if at > history.best_step)
         if waited >= self.settings.patience and step < self.settings.steps:
             history.why = f"{waited} looks at samples held back saw nothing better"

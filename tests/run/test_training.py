@@ -105,28 +105,28 @@ def test_a_learned_weight_is_what_its_codes_and_scales_say_with_gradients(
         assert float(made.stretch.grad[place]) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.parametrize(("word", "at"), [("_step", 7), ("_look", 4), ("_look", 12)])
 def test_a_run_that_was_interrupted_ends_bit_by_bit_as_one_that_was_not(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, at: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, cut = tmp_path / "whole.onnx", tmp_path / "cut.onnx"
-    train(path, whole, "int4", data=samples(), settings=SETTINGS, check=False)
-    step = loop_of.Loop._step
+    whole, cut, done = tmp_path / "whole.onnx", tmp_path / "cut.onnx", getattr(loop_of.Loop, word)
+    first, second = (dataclasses.replace(SETTINGS, report=tmp_path / name) for name in ("whole.json", "cut.json"))
+    train(path, whole, "int4", data=samples(), settings=first, check=False)
 
     def interrupted(self: Any, *arguments: Any) -> None:
-        if self.history.done == 7:
+        if self.history.done == at:
             raise KeyboardInterrupt
-        step(self, *arguments)
+        done(self, *arguments)
 
-    monkeypatch.setattr(loop_of.Loop, "_step", interrupted)
+    monkeypatch.setattr(loop_of.Loop, word, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
-    assert not cut.exists()
+        train(path, cut, "int4", data=samples(), settings=second, check=False)
     kept = tmp_path / "cut.onnx.training"
-    assert kept.exists()
-    monkeypatch.setattr(loop_of.Loop, "_step", step)
-    train(path, cut, "int4", data=samples(), settings=SETTINGS, check=False)
-    assert weights(cut) == weights(whole)
-    assert not kept.exists()
+    assert kept.exists() and not cut.exists()
+    monkeypatch.undo()
+    train(path, cut, "int4", data=samples(), settings=second, check=False)
+    assert weights(cut) == weights(whole) and not kept.exists()
+    assert (tmp_path / "cut.json").read_text() == (tmp_path / "whole.json").read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
