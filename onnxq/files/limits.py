@@ -89,13 +89,23 @@ def _at_once(name: str, flags: int) -> int:
 def is_of_the_kernel(device: int) -> bool:
     """Whether a file system is one in which files say that they hold nothing, and reading them is a question to the
     kernel: some wait for an answer (/proc/kmsg), in others a question has consequences."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # no Linux
-        return False
     place = f"{os.major(device)}:{os.minor(device)}"
-    found = [line.split(" - ")[-1].split(" ")[0] for line in mounts if line.split(" ")[2:3] == [place]]
-    return not _OF_THE_KERNEL.isdisjoint(found)
+    return any(kind in _OF_THE_KERNEL for mounted, _, kind in mounts() if mounted == place)
+
+
+def mounts() -> Iterator[tuple[str, str, str]]:
+    """(device, path, kind of file system) of all that is mounted here, as Linux tells it (proc(5): blanks and the like
+    in paths are octal numbers); nothing on other systems."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        known, _, of = line.partition(b" - ")
+        words = known.split(b" ")
+        if len(words) > 4:
+            place = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), words[4])
+            yield words[2].decode(), os.fsdecode(place), of.split(b" ")[0].decode()
 
 
 def require_text_name(path: str | Path, error: type[OnnxqError] = BadModel) -> None:

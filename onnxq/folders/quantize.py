@@ -17,7 +17,9 @@ from onnxq.progress import QUIET, Progress
 from onnxq.recipe import Recipe
 
 #: Arguments of `pipeline.quantize` that name files of a single model.
-OF_ONE_MODEL = ("plan", "ranges", "trace", "like")
+OF_ONE_MODEL = ("plan", "ranges", "evidence", "trace", "like")
+#: Those that may name files that every part reads.
+_READ = ("profile", "preprocessing", "tokenizer", "evaluate")
 
 
 @bounded
@@ -60,7 +62,7 @@ def quantize_folder(
     destination = Path(output) if output is not None else Path(f"{found.path.resolve().name}.{scheme}")
     guard: Guard = options.pop("guard", None) or Guard(force)
     seen = place.check_destination(destination, [found.path], guard.force)
-    guard.reads(*options_of_part.files_of(data))
+    guard.reads(*options_of_part.files_of(data), *(options.get(name) for name in _READ))
     guard.replaces(destination)
     with write.staging(destination) as scratch:
         staged = scratch / "result"  # beside what else is in there, whatever the result is called

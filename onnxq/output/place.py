@@ -76,12 +76,8 @@ def check_destination(output: Path, sources: Iterable[Path], force: bool, report
 
 def _mounted_below(folder: Path) -> str:
     """A place in a folder where Linux shows what lies elsewhere, and would go with the folder; or ""."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # other systems
-        return ""
-    names = (line.split(" ")[4].replace("\\040", " ") for line in lines if line.count(" ") > 4)
-    return next((name for name in names if Path(name) != folder and Path(name).is_relative_to(folder)), "")
+    names = (Path(name) for _, name, _ in limits.mounts())
+    return next((str(name) for name in names if name != folder and name.is_relative_to(folder)), "")
 
 
 def _is_ours(folder: Path, report: str, *, is_stored: bool) -> bool:

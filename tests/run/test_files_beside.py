@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import onnxq
 from onnxq.cli import main
-from onnxq.errors import BadOutput
+from onnxq.errors import BadOutput, BadRecipe
 from onnxq.files import guard, staging
 from onnxq.files.guard import Guard
 
@@ -89,6 +89,23 @@ def test_a_folder_may_be_called_like_staging(tmp_path: Path) -> None:
     guard.remember([folder / "a.png"])
     with pytest.raises(BadOutput, match="is read, so it cannot be the output"):
         watching.writes(folder / "a.png")
+
+
+@pytest.mark.parametrize("option", ["profile", "preprocessing", "tokenizer"])
+def test_a_folder_of_what_a_program_gives_is_not_replaced(option: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    saved(tmp_path / "in")
+    out = tmp_path / "out"
+    onnxq.quantize_folder(tmp_path / "in", out, "w8a16", check=False)
+    (out / "given.json").write_text("{}")
+    with pytest.raises(BadOutput, match=r"given.json' is read, and lies in"):
+        onnxq.quantize_folder(tmp_path / "in", out, "w8a16", force=True, **{option: str(out / "given.json")})
+    assert (out / "given.json").exists()
+
+
+def test_evidence_is_of_a_single_model(tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match="'evidence' is for a single model"):
+        onnxq.quantize_folder(tmp_path, tmp_path / "out", evidence=tmp_path / "e.npz")
 
 
 _FUNCTION = """
@@ -171,7 +188,8 @@ def test_what_is_mounted_where_a_folder_is_written_stays(tmp_path: Path, monkeyp
     """A folder that is another one by a mount, and one in which something is mounted; as links cannot be told."""
     if os.geteuid() or shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"]).returncode:
         pytest.skip("needs the right to mount")
-    monkeypatch.chdir(tmp_path)
+    (home := tmp_path / "a tab\tand a back\\slash").mkdir()
+    monkeypatch.chdir(home)
     onnxq.quantize(saved(tmp_path), "q.onnx", "w8a16", check=False)
     words = f"{sys.executable} -P -m onnxq export q.onnx -o out --no-check"
     subprocess.run(words.split(), check=True, capture_output=True, timeout=120)
@@ -185,4 +203,4 @@ umount bound; mount --bind theirs out/inside && {words} --force
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=120)
     assert "one contains the other" in done.stderr and "is where something is mounted" in done.stderr, done.stderr
     assert Path("out/mine.onnx").exists() and Path("theirs/precious").read_text() == "mine"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".onnxq")]
+    assert not [path for path in home.iterdir() if path.name.startswith(".onnxq")]

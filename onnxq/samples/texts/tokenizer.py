@@ -153,11 +153,12 @@ def _id(encoder: Any, config: dict[str, Any], key: str) -> int | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A table from a JSON file.
+    """A table from a JSON file, in whose place nothing is written then.
 
     Raises:
         BadData: it is none.
     """
+    guard.remember([path])
     try:
         found = limits.parse_json(limits.read_text(path, "", error=BadData))
     except ValueError as error:
