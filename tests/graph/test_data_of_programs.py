@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import UserList, deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -100,5 +102,24 @@ def test_masks_in_lists_are_masks_too() -> None:
 def test_tensors_that_numpy_does_not_take_are_samples() -> None:
     torch = pytest.importorskip("torch")
     x = torch.arange(3.0).reshape(1, 3).requires_grad_()
-    for each in (x, x.bfloat16(), torch.nn.Parameter(x.detach())):
+    turned = torch.complex(x.detach(), -x.detach()).conj().imag  # whose sign is still to come
+    for each in (x, x.bfloat16(), torch.nn.Parameter(x.detach()), [x[0]], ([*x[0]],), [x[0].bfloat16()], turned):
         np.testing.assert_array_equal(samples([{"x": each}])[0]["x"], [[0, 1, 2]])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"Tensor": 3}], ids=["half imported", "a stand-in"])
+def test_arrays_are_samples_whatever_is_called_torch(
+    attributes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = ModuleType("torch")
+    vars(stand_in).update(attributes)
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    assert np.array_equal(samples([{"x": counting(1, 3)}])[0]["x"], counting(1, 3))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_list_that_holds_itself_is_refused(times: int) -> None:
+    x: list[Any] = []
+    x += [x] * times
+    with pytest.raises(BadData, match="a list that holds itself is no array"):
+        samples([{"x": x}])  # type: ignore[dict-item]

@@ -20,6 +20,8 @@ from onnxq.errors import BadModel, first_line
 
 #: What a weight may be decoded to.
 FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
+#: Most dimensions that numpy has.
+AXES = 64
 
 
 def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
@@ -39,26 +41,36 @@ def numbers(w: ArrayLike, what: str = "weight") -> NDArray:
     return x.astype(np.float32)
 
 
-def is_masked(w: object, depth: int = 64) -> bool:
+def is_masked(w: object, above: tuple[object, ...] = ()) -> bool:
     """Whether it has masked elements, or a sequence in it has: what stands in their places means nothing.
 
     Args:
-        depth: of sequences that are looked into: no array of numpy has more axes.
+        above: the sequences that it lies in. No array of numpy has more axes than `AXES`.
+
+    Raises:
+        ValueError: a sequence holds itself.
     """
     if isinstance(w, (float, int, str, bytes)):  # most of what lists hold, and what holds itself
         return False
     if isinstance(w, Sequence):
-        return depth > 0 and any(is_masked(each, depth - 1) for each in w)
+        if any(each is w for each in above):
+            raise ValueError(f"a {type(w).__name__} that holds itself is no array")
+        return len(above) < AXES and any(is_masked(each, (*above, w)) for each in w)
     return isinstance(w, np.ma.MaskedArray) and bool(np.ma.is_masked(w))
 
 
-def untracked(w: Any) -> Any:
-    """`w`; of torch's tensors one that numpy takes: without gradients, in this memory, bfloat16 as float32."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(w, torch.Tensor):
+def untracked(w: Any, depth: int = 0) -> Any:
+    """`w`; of torch's tensors, in lists as well, those that numpy takes: without gradients and signs to come, in this
+    memory, bfloat16 as float32."""
+    kind: Any = getattr(sys.modules.get("torch"), "Tensor", None)  # not there yet while somebody imports it
+    if not isinstance(kind, type):
         return w
-    w = w.detach().cpu()
-    return w.float() if w.dtype == torch.bfloat16 else w
+    if isinstance(w, kind):
+        w = w.detach().resolve_conj().resolve_neg().cpu()
+        return w.float() if w.dtype == sys.modules["torch"].bfloat16 else w
+    if isinstance(w, (list, tuple)) and depth < AXES and any(isinstance(each, (kind, list, tuple)) for each in w):
+        return [untracked(each, depth + 1) for each in w]
+    return w
 
 
 def array(w: ArrayLike, what: str) -> NDArray:
@@ -67,7 +79,7 @@ def array(w: ArrayLike, what: str) -> NDArray:
     Raises:
         ValueError: it is none, or elements of it are masked.
     """
-    if is_masked(w):
+    if is_masked(w):  # or holds itself
         raise ValueError(f"the {what} has masked elements, for which nothing stands")
     try:
         return np.asarray(untracked(w))
