@@ -130,6 +130,9 @@ def train(model: Path, **options: Any) -> None:
     say(f"loss     {done.before:.4f} → {done.after:.4f} on samples held back; {done.saved:.4f} in onnxruntime")
     if done.idle:
         say(one_line(f"note: no gradient reached {', '.join(done.idle)}: nothing was learnt there"))
+    if done.left_out:
+        steps = amount(done.left_out, "step")
+        say(f"note: {steps} changed nothing: the loss was no number, or no label of those samples counts")
 
 
 @lora.command(short_help="Write a model that takes adapters run by run.")

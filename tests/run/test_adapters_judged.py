@@ -94,8 +94,28 @@ def test_what_does_not_count_may_be_no_number_and_something_has_to_count(tmp_pat
     assert np.isfinite(train(base).saved)
     np.savez(tmp_path / "d.npz", x=x, t=classes(0, 1, 2, 3, 4))
     (tmp_path / "out.onnx").unlink()
-    with pytest.raises(BadData, match="all labels of the samples held back are -100, which does not count"):
+    with pytest.raises(BadData, match="no label of the samples held back counts: there are none, or all are -100"):
         train(base)
+    np.savez(tmp_path / "d.npz", x=x, t=classes().reshape(COUNT, 1)[:, :0])
+    with pytest.raises(BadData, match="no label of the samples held back counts: there are none"):
+        train(base)
+
+
+def test_steps_in_which_nothing_counts_change_nothing_and_are_told(tmp_path: Path) -> None:
+    base, x = adapters.quantized(tmp_path), tiny.normal(COUNT, adapters.WIDTH, seed=3)
+    learns = [i for i in range(COUNT) if i not in JUDGES]
+    right = classes()
+    right[learns[1:]] = IGNORED
+    np.savez(tmp_path / "d.npz", x=x, t=right)
+    done = train(base)
+    batches = -(-len(learns) // 4)
+    assert done.left_out == 3 * (batches - 1)
+    right[learns] = IGNORED
+    np.savez(tmp_path / "d.npz", x=x, t=right)
+    (tmp_path / "out.onnx").unlink()
+    with pytest.raises(BadData, match="no label of the samples to learn from counts"):
+        train(base)
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_a_step_of_parts_has_the_gradient_of_all_labels_that_count(tmp_path: Path) -> None:

@@ -60,17 +60,21 @@ def is_masked(w: object, above: tuple[object, ...] = ()) -> bool:
 
 
 def untracked(w: Any, depth: int = 0) -> Any:
-    """`w`; of torch's tensors, in lists as well, those that numpy takes: without gradients and signs to come, in this
-    memory, bfloat16 as float32."""
-    kind: Any = getattr(sys.modules.get("torch"), "Tensor", None)  # not there yet while somebody imports it
+    """`w`; of torch's tensors, in lists as well, those that numpy takes."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)  # not there yet while somebody imports it
     if not isinstance(kind, type):
         return w
     if isinstance(w, kind):
-        w = w.detach().resolve_conj().resolve_neg().cpu()
-        return w.float() if w.dtype == sys.modules["torch"].bfloat16 else w
+        return _taken(w)
     if isinstance(w, (list, tuple)) and depth < AXES and any(isinstance(each, (kind, list, tuple)) for each in w):
         return [untracked(each, depth + 1) for each in w]
     return w
+
+
+def _taken(w: Any) -> Any:
+    """A tensor without gradients and signs that are still to come, in this memory, bfloat16 as float32."""
+    w = w.detach().resolve_conj().resolve_neg().cpu()
+    return w.float() if w.dtype == sys.modules["torch"].bfloat16 else w
 
 
 def array(w: ArrayLike, what: str) -> NDArray:

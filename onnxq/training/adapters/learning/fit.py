@@ -17,7 +17,7 @@ from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
 from onnxq.training.adapters.adapter import Adapter
 from onnxq.training.adapters.learning.batches import Batches, Part
-from onnxq.training.adapters.learning.losses import ByFunction, Loss, held_back_loss
+from onnxq.training.adapters.learning.losses import ByFunction, Loss, held_back_loss, nothing_counts
 from onnxq.training.adapters.learning.module import AdaptedModule
 from onnxq.training.losses import go_back
 from onnxq.training.settings import MOST
@@ -135,6 +135,7 @@ class Fit:
             save: is called after every look at the samples held back, twice a minute, and when training is interrupted.
 
         Raises:
+            BadData: nothing counts in any sample.
             BadModel: no gradient reaches any adapter.
             CheckFailed: losses or gradients are no numbers; the sentence names the product where that begins.
             OutOfMemory: there is not enough; the sentence says what helps.
@@ -182,7 +183,14 @@ class Fit:
                 save()
             raise
         assert state.best is not None
+        if not self.updates:
+            raise nothing_counts("to learn from")
         self.adapted.put(state.best)
+
+    @property
+    def updates(self) -> int:
+        """The steps that changed something: of the others losses were no numbers, or nothing counted."""
+        return int(self.moments[0].count)
 
     def loss_on(self, parts: Iterable[Part]) -> float:
         """The mean loss over all that counts, without gradients.
@@ -213,9 +221,11 @@ class Fit:
 
     def _step(self) -> None:
         parts = [(part, self.loss.counted(part)) for part in self.batches.at(self.state.step)]
-        # Where something counts, all else is left out: nothing times NaN would be NaN.
-        parts = [each for each in parts if each[1]] or parts
-        total = max(1, sum(count for _, count in parts))
+        # What does not count is left out: nothing times NaN would be NaN, and AdamW moves by what it remembers.
+        parts = [each for each in parts if each[1]]
+        if not parts:
+            return
+        total = sum(count for _, count in parts)
         for parameter in self.adapted.parameters():
             parameter.grad = None
         for part, count in parts:

@@ -45,8 +45,13 @@ def held_back_loss(loss: Loss, parts: Iterable[Part], outputs_of: Callable[[Feed
             total += float(loss(outputs_of(part.feed), part.feed)) * counted
             count += counted
     if not count:
-        raise BadData(f"all labels of the samples held back are {IGNORED}, which does not count: none can be judged by")
+        raise nothing_counts("held back")
     return total / count
+
+
+def nothing_counts(which: str) -> BadData:
+    """What to say where samples have no labels, or none that count."""
+    return BadData(f"no label of the samples {which} counts: there are none, or all are {IGNORED}")
 
 
 class ByLabels:

@@ -41,7 +41,7 @@ def save(path: Path, fit: Fit, key: str) -> None:
         index = list(fit.adapted.adapters).index(name)
         arrays[f"best.{2 * index}"], arrays[f"best.{2 * index + 1}"] = factors
     said = {"key": key, "step": state.step, "skipped": state.skipped, "losses": list(state.losses.items())}
-    said["updates"] = int(fit.moments[0].count)
+    said["updates"] = fit.updates
     arrays[_SAID] = np.frombuffer(json.dumps(said).encode(), np.uint8)
     write_arrays(path, ((name, functools.partial(np.asarray, x)) for name, x in arrays.items()), replace=True)
 
@@ -70,6 +70,8 @@ def load(path: Path, fit: Fit, key: str) -> None:
             raise BadData(f"'{path}' is damaged: '{name}' is not the {list(wanted)} finite numbers that it should be")
         if name.startswith("square.") and (x < 0).any():
             raise BadData(f"'{path}' is damaged: '{name}' holds squares below 0")
+        if name.startswith(_MOMENTS) and not said.updates and x.any():
+            raise _impossible(path, fit.steps)
     taken = {name: np.array(x) for name, x in found.items() if x is not None}
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
@@ -92,7 +94,10 @@ def _require_possible(path: Path, said: schemas.TrainingFile, steps: int) -> Non
     looks = [step for step, _ in said.losses]
     are_losses = all(abs(loss) <= MOST_LOSS or loss == LARGEST for _, loss in said.losses)
     is_in_order = looks == sorted({*looks}) and (not looks or looks[-1] <= said.step)
-    left_out = said.step - said.updates  # `skipped` are the last of those, and all where nothing was ever learnt
-    is_counted = said.skipped <= left_out <= said.step <= steps and (said.updates > 0 or said.skipped == said.step)
+    is_counted = said.skipped <= said.step - said.updates <= said.step <= steps
     if not is_counted or not are_losses or not is_in_order:
-        raise BadData(f"'{path}' is damaged: no training of {steps} steps comes to what it says of itself")
+        raise _impossible(path, steps)
+
+
+def _impossible(path: Path, steps: int) -> BadData:
+    return BadData(f"'{path}' is damaged: no training of {steps} steps comes to what it says of itself")

@@ -89,6 +89,7 @@ class Trained:
         saved: of the written adapters, as onnxruntime computes them.
         losses: by step, of what training looked at.
         idle: products that no gradient reached: what is read of them does not decide the loss.
+        left_out: steps that changed nothing: their losses were no numbers, or nothing counted.
         elements: numbers that learned.
         packed: bytes of the codes and scales that did not.
     """
@@ -100,6 +101,7 @@ class Trained:
     saved: float
     losses: dict[int, float]
     idle: tuple[str, ...]
+    left_out: int
     elements: int
     packed: int
     nbytes: int
@@ -161,6 +163,7 @@ def train_adapter(
         saved,
         learned.losses,
         learned.idle,
+        learned.left_out,
         elements,
         learned.packed,
         nbytes,
@@ -176,6 +179,7 @@ class _Learned:
     after: float
     losses: dict[int, float]
     idle: tuple[str, ...]
+    left_out: int
     packed: int
 
 
@@ -204,7 +208,8 @@ def _learn(
     fit.run(progress, lambda: None if keeper is None else resume.save(keeper[0], fit, keeper[1]))
     after = fit.loss_on(looks.all())
     idle = tuple(name for name in adapted.adapters if name not in fit.reached) if fit.reached else ()
-    return _Learned(adapted.adapter(), before, after, dict(fit.state.losses), idle, adapted.packed_bytes)
+    left_out = fit.state.step - fit.updates
+    return _Learned(adapted.adapter(), before, after, dict(fit.state.losses), idle, left_out, adapted.packed_bytes)
 
 
 def _samples(graph: ir.Model, base: Path, data: DataSource | Sampling, task: Task) -> tuple[Data, Data]:
