@@ -101,7 +101,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         assert start.scales is not None
         self.half = start.scales.dtype == np.float16
         self.register_buffer("scale", torch.from_numpy(np.array(start.scales, np.float32)))
-        zero = np.zeros(1, np.float32) if start.zero_points is None else start.zero_points.astype(np.float32)
+        zero = np.array([0] if start.zero_points is None else start.zero_points, np.float32)
         self.register_buffer("zero", torch.from_numpy(zero))
         spread = self._spread(lying, self.scale)
         spread = torch.where(spread == 0, torch.ones_like(spread), spread)

@@ -10,7 +10,8 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq import pipeline
+from onnxq import formats, pipeline
+from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.plan import Plan
 from onnxq.recipe import Recipe
@@ -19,6 +20,7 @@ from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import Ranges
 
 torch = pytest.importorskip("torch")
+from onnxq.training.learned import LearnedWeight  # noqa: E402
 from onnxq.training.student import Student  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -119,3 +121,12 @@ def test_a_file_has_the_scales_that_were_learned_of_a_turned_matrix(tmp_path: Pa
     for name, weight in student.weights.items():
         learned = weight.scales.detach().numpy()
         assert np.array_equal(made[f"{name}_absmax"], learned.reshape(-1))
+
+
+@pytest.mark.parametrize("word", ["uint8", "int8", "uint4"])
+def test_one_scale_of_all_weights_learns(word: str) -> None:
+    w = tiny.normal(8, 16)
+    start = formats.quantize(w, word, Granularity())
+    made = LearnedWeight(start, w, moves=1.0, codes=True, scales=True)
+    assert np.array_equal(made.result().codes, start.codes) and made.result().scales == start.scales
+    assert np.allclose(made().detach().numpy(), start.dequantize(), rtol=1e-6)
