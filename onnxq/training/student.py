@@ -10,15 +10,17 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxq.encoding.lazy import FlatGivenTensor, GivenTensor, unflattened
+from onnxq.encoding.lazy import Encoding, FlatGivenTensor, GivenTensor, unflattened
 from onnxq.job import Job
 from onnxq.model import graph
 from onnxq.model.origin import identity
 from onnxq.model.weights import find_weights
 from onnxq.passes.encodings import encodings
 from onnxq.passes.fold_alpha import fold_alpha
+from onnxq.passes.unshare import unshare
 from onnxq.plan import Method, Plan
 from onnxq.planning.scales import activation_scales
+from onnxq.planning.shared_weights import reconciled
 from onnxq.request import Learned
 from onnxq.summaries.ranges import Range, Ranges
 from onnxq.training.graph.module import GraphModule
@@ -62,8 +64,13 @@ class Student:
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
         coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
-        self.job = job = dataclasses.replace(job, model=fold_alpha(job.model, coded))
+        job = dataclasses.replace(job, model=fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
+        found = _encoded(job, plan, ranges)
+        if several := {name for name, forms in found.items() if len(forms) > 1}:
+            job = dataclasses.replace(job, model=unshare(job.model, reconciled(plan, job.model), several))
+            found = _encoded(job, plan, ranges)
+        self.job = job
         self.module = GraphModule(job.model)
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
@@ -73,17 +80,16 @@ class Student:
         self._values: dict[str, list[str]] = {}
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
-        self._add_weights()
+        self._add_weights(found)
         self._add_ranges()
         self._add_floats()
 
-    def _add_weights(self) -> None:
+    def _add_weights(self, found: Mapping[str, list[Encoding]]) -> None:
         how: Any = {
             "codes": bool({"rounding", "weights"} & self.learn),
             "moves": None if "weights" in self.learn else NEIGHBOURS,
             "scales": "scales" in self.learn,
         }
-        found = encodings(self.job.rewritten(self.plan, self.ranges), self.module.weights)
         tied = self._tied(found)
         for name, several in found.items():
             parameter = self.module.weights.get(name)
@@ -193,6 +199,12 @@ class Student:
         wanted = None if names is None else set(names)
         every = self.parameters().items()
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
+
+
+def _encoded(job: Job, plan: Plan, ranges: Ranges) -> dict[str, list[Encoding]]:
+    """By name of a weight, the forms that it will have."""
+    names = {name for body in graph.graphs(job.model) for name in body.initializers}
+    return encodings(job.rewritten(plan, ranges), names)
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor | FlatGivenTensor:

@@ -46,6 +46,11 @@ LAYERS = {
         "g (float[N, 64] x) => (float[N, 64] y) { h = Gemm<alpha=0.25>(x, w, b) r = Relu(h) y = MatMul(r, w) }",
         BIASED,
     ),
+    "both ways": (
+        "g (float[N, 64] x) => (float[N, 64] y)"
+        " { h = Gemm(x, w, b) r = Relu(h) s = Gemm<transB=1>(r, w) t = Relu(s) y = MatMul(t, w) }",
+        BIASED,
+    ),
     "kernels": (
         "g (float[N, 8, 9, 9] x) => (float[N, 12, 5, 5] y)"
         " { h = Conv<kernel_shape=[3, 3]>(x, w, b) r = Relu(h) y = Conv<kernel_shape=[3, 3]>(r, v) }",
@@ -108,7 +113,11 @@ def test_a_student_computes_what_its_file_does(name: str, recipe: str, target: s
 
 @pytest.mark.parametrize(
     ("name", "recipe"),
-    [*((name, "nf4") for name in ("square", "alpha", "alpha of one reader", "blocks over rows")), ("kernels", "int4")],
+    [
+        *((name, "nf4") for name in ("square", "alpha", "alpha of one reader", "blocks over rows")),
+        ("kernels", "int4"),
+        ("both ways", "int4"),
+    ],
 )
 def test_codes_that_lie_otherwise_in_the_file_learn(name: str, recipe: str, tmp_path: Path) -> None:
     _, _, student = written(name, recipe, "ort-cpu", tmp_path)

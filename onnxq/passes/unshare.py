@@ -1,0 +1,37 @@
+"""Weights that nodes read in different forms, apart: codes of each form can learn then."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable
+
+import onnx_ir as ir
+
+from onnxq.model.graph import Names
+from onnxq.model.origin import renew
+from onnxq.model.weights import Weight, find_weights
+from onnxq.plan import Plan
+
+
+def unshare(model: ir.Model, plan: Plan, names: Container[str]) -> ir.Model:
+    """A copy of `model`, which computes the same: a weight of these names is as many as it has forms in `plan`."""
+    made = model.clone()
+    fresh, known = Names(made), dict[tuple[str, Hashable], ir.Value]()
+    for weight in list(find_weights(made)):
+        node, index, name = weight.node, weight.role.index, weight.value.name or ""
+        if name not in names:
+            continue
+        key, is_first = (name, _form(weight, plan)), all(name != other for other, _ in known)
+        if key in known:
+            node.replace_input_with(index, known[key])
+        elif not is_first:
+            renew(node, index, weight.tensor, "_again", fresh)
+        value = node.inputs[index]
+        assert value is not None
+        known[key] = value
+    return made
+
+
+def _form(weight: Weight, plan: Plan) -> Hashable:
+    choice = plan.choices.get(weight.node.name or "")
+    how = None if choice is None else (choice.method, choice.format, choice.block, choice.granularity)
+    return how, weight.role.contraction, weight.role.channel
