@@ -16,7 +16,9 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,7 +32,8 @@ T = TypeVar("T")
 #: What files hold.
 _ATOMS = (int, float, str)
 #: Sequences that do not run anybody's code.
-_PLAIN = (list, tuple, range, bytes, bytearray, memoryview)
+_LISTS = (list, tuple, deque, array)
+_PLAIN = (*_LISTS, range, bytes, bytearray, memoryview)
 #: Bytes of address space with which nothing works: the modules of one command take more.
 NEXT_TO_NONE = 32 << 20
 
@@ -176,12 +179,12 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is tuple and inner[-1] is Ellipsis:
         return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
     if origin in (list, Sequence) and inner[0] in _ATOMS and isinstance(value, _PLAIN):
-        if not isinstance(value, (list, tuple)):
+        if not isinstance(value, _LISTS):
             return isinstance(value, range) and inner[0] is not str
         return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
-    if origin is dict and inner[-1] is not Any:
+    if origin in (dict, Mapping) and inner[-1] is not Any and (origin is dict or isinstance(value, dict)):
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
-    if hint is Path and isinstance(value, os.PathLike):
+    if (origin or hint) in (Path, os.PathLike) and isinstance(value, os.PathLike):
         return _is_path(value)
     if hint is float and isinstance(value, numbers.Real):
         return _is_float(value)

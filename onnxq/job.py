@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import algorithms, formats, targets
-from onnxq.boundary import warn
+from onnxq.boundary import require_types, warn
 from onnxq.cluster import Engine, open_engine
 from onnxq.errors import BadModel, BadRecipe, NothingToDo, UnusedOption
 from onnxq.files.guard import Guard
@@ -71,6 +71,7 @@ class Environment:
     shared: list[Engine] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
+        require_types(Environment, vars(self))
         require_shard_size(self.shard_size)
 
     @contextlib.contextmanager

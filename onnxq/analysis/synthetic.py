@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from onnxq.boundary import require_types
 from onnxq.errors import BadRecipe
 from onnxq.formats import FloatArray
 
@@ -138,6 +139,7 @@ class Made:
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require_types(Made, vars(self))
         if self.maker not in MAKERS:
             raise BadRecipe(f"unknown maker of weights '{self.maker}'; choose one of {', '.join(MAKERS)}")
         taken = inspect.signature(MAKERS[self.maker]).parameters

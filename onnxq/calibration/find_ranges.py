@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxq import collectors
+from onnxq.boundary import require_types
 from onnxq.calibration import calibrate, pick_method, resume
 from onnxq.calibration.calibrate import Keep, Means, hash_model
 from onnxq.calibration.observations import Observations, load_observations, to_json
@@ -31,12 +32,18 @@ class Effort:
         cluster: whose workers calibrate, encode and measure plans, in the words of `cluster.open_engine`; None: this
             process does.
         every: how often progress is saved beside the file of ranges, from which an interrupted run goes on.
+
+    Raises:
+        BadRecipe: something of another type.
     """
 
     memory: int | None = None
     jobs: int = 1
     every: Every = EVERY
     cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        require_types(Effort, vars(self))
 
 
 def find_ranges(job: Job, file: str | Path | None = None, effort: Effort = Effort()) -> Ranges:

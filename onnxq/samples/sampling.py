@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnxq.boundary import require_types
 from onnxq.errors import BadRecipe
 from onnxq.samples.labels import label_of, without
 from onnxq.samples.reading import How, reading_of
@@ -28,6 +29,9 @@ class Sampling:
             random; None: all.
         held_back: samples that calibration does not see, at most a quarter of all.
         labels: the array beside the inputs that holds the right answers; None: there is none.
+
+    Raises:
+        BadRecipe: something of another type.
     """
 
     source: DataSource | None = None
@@ -36,6 +40,9 @@ class Sampling:
     seed: int | None = None
     held_back: int = HELD_BACK
     labels: str | None = None
+
+    def __post_init__(self) -> None:
+        require_types(Sampling, vars(self))
 
     @staticmethod
     def of(data: DataSource | Sampling | None, limit: int | None = LIMIT) -> Sampling:

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from onnxq.boundary import require_types
 from onnxq.errors import BadRecipe
 
 #: What can be bounded, in words.
@@ -34,6 +35,7 @@ class Budget:
     amount: float
 
     def __post_init__(self) -> None:
+        require_types(Budget, vars(self))
         if self.quantity not in QUANTITIES:
             raise BadRecipe(f"--budget: nothing is called '{self.quantity}'; bound one of {', '.join(QUANTITIES)}")
         most = {"size": 1.0, "bits": 32.0, "latency": 10.0, "drop": 1e6}[self.quantity]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxq.boundary import require_types
 from onnxq.errors import BadRecipe
 
 #: What can be learned, each with what it is.
@@ -90,6 +91,7 @@ class Settings:
     report: str | Path | None = None
 
     def __post_init__(self) -> None:
+        require_types(Settings, vars(self))
         wrong = next((word for word in self.learn if word not in LEARNED), None)
         if wrong is not None:
             raise BadRecipe(f"--learn '{wrong}': unknown; choose among {', '.join(LEARNED)}")
@@ -103,8 +105,10 @@ class Settings:
                 raise BadRecipe(f"--{name.replace('_', '-')}: at most {MOST:,}")
         if not self.steps and not self.block_steps:
             raise BadRecipe("--steps 0 and --block-steps 0: nothing is trained; 'onnxq quantize' does that")
-        if not 0 < self.rate < math.inf or not self.temperature > 0:
-            raise BadRecipe(f"--rate {self.rate:g} and --temperature {self.temperature:g} must be above 0")
+        if self.samples is not None and self.samples < 1:
+            raise BadRecipe(f"--samples {self.samples}: at least 1")
+        if not 0 < self.rate < math.inf or not 0 < self.temperature < math.inf:
+            raise BadRecipe(f"--rate {self.rate:g} and --temperature {self.temperature:g} must be above 0, and finite")
         for name, most in (("warmup", 1.0), ("clip", math.inf), ("minutes", math.inf)):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= most:  # NaN is neither

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, BadOutput, BadRecipe
+from onnxq.files.guard import Guard
+from onnxq.job import Environment
 from onnxq.runtime.session import Session
 from onnxq.samples.sampling import Sampling
 
@@ -135,3 +139,33 @@ def test_a_step_of_parts_has_the_gradient_of_all_labels_that_count(tmp_path: Pat
     torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
     for found, other in zip(parts.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(found.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_file", "words"),
+    [
+        ("a.onnx", False, "is a folder; name a file in it"),
+        ("a.onnx_adapter", False, "is a folder; name a file in it"),
+        ("plain", True, "is a file, and an adapter of PEFT is a folder"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_where_no_adapter_can_be_written_is_said_before_it_learns(
+    name: str, is_file: bool, words: str, force: bool, tmp_path: Path
+) -> None:
+    base, output = adapters.quantized(tmp_path), tmp_path / name
+    output.write_text("mine") if is_file else output.mkdir()
+    environment = Environment(guard=Guard(force))
+    with pytest.raises(BadOutput, match=words):
+        train_adapter(base, output, [], Task({"*": 4}, "t"), environment=environment)
+    assert output.read_text() == "mine" if is_file else output.is_dir()
+
+
+@pytest.mark.parametrize(("kind", "usual"), [(FitOptions, {}), (Task, {"lora": {"*": 4}, "labels": "t"})])
+def test_settings_of_another_type_are_refused(kind: type, usual: dict[str, object]) -> None:
+    for each in dataclasses.fields(kind):
+        for value in (None, True, 2.5, "x", b"x", [], {"x": "y"}, np.array(3), len):
+            with contextlib.suppress(BadRecipe):
+                kind(**usual | {each.name: value})
+        with pytest.raises(BadRecipe, match=rf"'{each.name}' is of type object; it takes "):
+            kind(**usual | {each.name: object()})

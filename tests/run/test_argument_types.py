@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import math
+import os
+from array import array
+from collections import deque
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +20,16 @@ import tiny
 
 import onnxq
 from onnxq import algorithms, collectors, formats, targets
+from onnxq.analysis.synthetic import Made
 from onnxq.boundary import bounded
+from onnxq.calibration.find_ranges import Effort
 from onnxq.checkpoints import tensors
 from onnxq.errors import BadData, BadModel, BadRecipe
+from onnxq.job import Environment
 from onnxq.runtime import native
+from onnxq.samples.sampling import Sampling
+from onnxq.searching.budget import Budget
+from onnxq.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick")
 FEEDS = [{"x": np.ones((1, 64), np.float32)}] * 9
@@ -31,6 +44,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny.save(made, tmp_path)
 
 
+class Failing(os.PathLike):  # type: ignore[type-arg]
+    def __fspath__(self) -> str:
+        raise ValueError("mine")
+
+
 def quantize(**options: object) -> object:
     return onnxq.quantize("model.onnx", "out.onnx", "w8a8", **{"data": FEEDS, **options})  # type: ignore[arg-type]
 
@@ -43,6 +61,9 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "recipe": (lambda: onnxq.quantize("model.onnx", "out.onnx", 3), "'recipe' is of type int"),
     "plan": (lambda: quantize(plan="plan.json"), "'plan' is of type str; it takes Plan"),
     "ranges": (lambda: quantize(ranges=4), "'ranges' is of type int"),
+    "numbers as formats": (lambda: onnxq.search("model.onnx", formats=array("f", [1])), "'formats' is of type array"),
+    "formats in a deque": (lambda: onnxq.search("model.onnx", formats=deque([1])), "'formats' is of type deque"),
+    "path that fails": (lambda: onnxq.session(Failing()), "'model' is of type Failing; it takes str | os.PathLike"),
     "effort": (lambda: quantize(effort="thorough"), "'effort' is of type str; it takes Effort"),
     "threads": (lambda: quantize(threads="all"), "'threads' is of type str"),
     "limit": (lambda: quantize(limit="all"), "'limit' is of type str"),
@@ -107,6 +128,21 @@ def test_what_python_takes_for_the_same_is_taken(tmp_path: Path) -> None:
         tmp_path / "model.onnx", recipe="w8a8", data=iter(FEEDS), limit=np.int64(5), check=False, threads=True
     )
     assert result.output.exists()
+
+
+ODD = (None, True, -1, 2.5, math.nan, 10**30, "", "3", b"x", [], ["x"], (1,), {"x": "y"}, np.array(3), Decimal(2), len)
+OF_SETTINGS = (Effort, Environment, Sampling, Settings, Made, Budget)
+
+
+@pytest.mark.parametrize("kind", OF_SETTINGS, ids=lambda kind: kind.__name__)
+def test_a_setting_of_another_type_is_refused_where_it_is_set(kind: type) -> None:
+    usual: dict[type, dict[str, object]] = {Made: {"maker": "gaussian"}, Budget: {"quantity": "size", "amount": 0.5}}
+    for each in dataclasses.fields(kind):
+        for value in ODD:
+            with contextlib.suppress(BadRecipe):
+                kind(**usual.get(kind, {}) | {each.name: value})
+        with pytest.raises(BadRecipe, match=rf"^{kind.__name__}\(\): '{each.name}' is of type Odd; it takes "):
+            kind(**usual.get(kind, {}) | {each.name: type("Odd", (), {})()})
 
 
 def test_mistakes_inside_are_still_ours() -> None:

@@ -53,13 +53,15 @@ def promise(output: Path, guard: Guard) -> None:
     Raises:
         BadOutput: it cannot be written, or is none of the kinds.
     """
-    if output.suffix in (SUFFIX, ".onnx") and not output.is_dir():
+    if output.suffix in (SUFFIX, ".onnx"):
         guard.writes(output)
-    elif output.suffix and not output.is_dir():
-        raise BadOutput(f"'{output}' is none of {SUFFIX}, .onnx and a folder, by which the kind of adapter is told")
     elif output.is_dir():
         for file in peft.files_of(output):
             guard.writes_unnamed(file)
+    elif output.suffix:
+        raise BadOutput(f"'{output}' is none of {SUFFIX}, .onnx and a folder, by which the kind of adapter is told")
+    elif output.exists():
+        raise BadOutput(f"'{output}' is a file, and an adapter of PEFT is a folder; choose another name with -o")
     else:
         guard.writes(output)
 

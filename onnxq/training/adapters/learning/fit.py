@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch.optim.adamw import adamw
 
+from onnxq.boundary import require_types
 from onnxq.errors import BadModel, BadRecipe, CheckFailed, OutOfMemory, first_line
 from onnxq.files import limits
 from onnxq.progress import Progress
@@ -65,6 +66,7 @@ class FitOptions:
     patience: int = 4
 
     def __post_init__(self) -> None:
+        require_types(FitOptions, vars(self))
         for name in ("epochs", "steps", "batch", "every", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:

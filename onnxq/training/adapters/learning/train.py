@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, require_types
 from onnxq.checking.logits import classes_of
 from onnxq.encoding.lazy import release
 from onnxq.errors import BadRecipe
@@ -71,6 +71,7 @@ class Task:
     logits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_types(Task, vars(self))
         if self.labels is None and self.teacher is None and self.loss is None:
             raise BadRecipe("say what to train for: --labels NAME, --teacher MODEL or --loss module:function")
         if self.initial not in INITIAL:
