@@ -182,7 +182,8 @@ def _fits(value: object, hint: Any) -> bool:
         if not isinstance(value, _LISTS):
             return isinstance(value, range) and inner[0] is not str
         return isinstance(value, origin) and all(_fits(each, inner[0]) for each in value)
-    if origin in (dict, Mapping) and inner[-1] is not Any and (origin is dict or isinstance(value, dict)):
+    of_atoms = origin is Mapping and inner[-1] in _ATOMS and isinstance(value, dict)
+    if of_atoms or (origin is dict and inner[-1] is not Any):
         return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if (origin or hint) in (Path, os.PathLike) and isinstance(value, os.PathLike):
         return _is_path(value)

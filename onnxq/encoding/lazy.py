@@ -123,6 +123,7 @@ class GivenTensor(ir.LazyTensor):
 
     Args:
         form: its format and which weights share a scale, where that is known before it is read.
+        beside: what is added to the codes, by two thin matrices beside them; it is part of the floats.
     """
 
     def __init__(
@@ -133,17 +134,19 @@ class GivenTensor(ir.LazyTensor):
         *,
         half_scales: bool,
         form: tuple[Format, Granularity] | None = None,
+        beside: FloatArray | None = None,
     ) -> None:
         def decoded() -> ir.TensorProtocol:
-            return ir.tensor(np.ascontiguousarray(given().dequantize().astype(dtype.numpy(), copy=False)))
+            x = given().dequantize() if beside is None else given().dequantize() + beside
+            return ir.tensor(np.ascontiguousarray(x.astype(dtype.numpy(), copy=False)))
 
         super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
-        self.given, self.half_scales, self.form = given, half_scales, form
+        self.given, self.half_scales, self.form, self.beside = given, half_scales, form, beside
 
     def turned(self) -> GivenTensor:
         """The transpose of a matrix."""
-        rows, columns = self.shape.numpy()
-        return GivenTensor(lambda: turned(self.given()), (columns, rows), self.dtype, half_scales=self.half_scales)
+        shape, beside = tuple(self.shape.numpy())[::-1], None if self.beside is None else self.beside.T
+        return GivenTensor(lambda: turned(self.given()), shape, self.dtype, half_scales=self.half_scales, beside=beside)
 
 
 class FlatGivenTensor(ir.LazyTensor):
@@ -152,6 +155,7 @@ class FlatGivenTensor(ir.LazyTensor):
     Args:
         given: the codes, in the shape that a pass gives the weight (`model.graph.flattened`).
         is_turned: they are those of the transpose.
+        beside: as of `GivenTensor`, of the weight's own shape.
     """
 
     def __init__(
@@ -162,17 +166,22 @@ class FlatGivenTensor(ir.LazyTensor):
         *,
         is_turned: bool,
         half_scales: bool,
+        beside: FloatArray | None = None,
     ) -> None:
         def decoded() -> ir.TensorProtocol:
             x = unflattened(given().dequantize(), shape, is_turned=is_turned)
+            x = x if beside is None else x + beside
             return ir.tensor(np.ascontiguousarray(x.astype(dtype.numpy(), copy=False)))
 
         super().__init__(decoded, dtype=dtype, shape=ir.Shape(shape))
-        self.given, self.is_turned, self.half_scales = given, is_turned, half_scales
+        self.given, self.is_turned, self.half_scales, self.beside = given, is_turned, half_scales, beside
 
     def flat(self, shape: tuple[int, ...]) -> GivenTensor:
         """The codes as they are, of a weight in their shape."""
-        return GivenTensor(self.given, shape, self.dtype, half_scales=self.half_scales)
+        beside = self.beside
+        if beside is not None:
+            beside = (beside.T if self.is_turned else beside).reshape(shape)
+        return GivenTensor(self.given, shape, self.dtype, half_scales=self.half_scales, beside=beside)
 
 
 def unflattened(x: FloatArray, shape: tuple[int, ...], *, is_turned: bool) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -26,6 +26,8 @@ APART = "onnxq.apart"
 TURNED = "onnxq.turned"
 #: Whether a constant is nothing but the one that `ORIGIN` names, in another type.
 SAME = "onnxq.same"
+#: Of a constant that some of the readers of another one have in its place: that one's name.
+COPY = "onnxq.copy"
 #: Of a model: its functions that were converted to its opset.
 CONVERTED = "onnxq.converted"
 
@@ -139,13 +141,20 @@ def inherit_type(made: ir.Value, source: ir.Value | None) -> None:
         made.meta[STORED_TYPE] = half
 
 
-def renew(node: ir.Node, index: int, tensor: ir.TensorProtocol, suffix: str, names: Names) -> None:
-    """Let a node read other numbers in a constant's place; where others read that too, in one with this suffix."""
-    old = node.inputs[index]
-    assert old is not None and isinstance(old.graph, ir.Graph)
-    if old.uses() == ((node, index),) and not old.is_graph_output():
+def renew(
+    old: ir.Value, places: Sequence[tuple[ir.Node, int]], tensor: ir.TensorProtocol, suffix: str, names: Names
+) -> None:
+    """Let nodes read other numbers in a constant's place; where others read that too, in one with this suffix.
+
+    Args:
+        places: which of their inputs it is.
+    """
+    if set(old.uses()) <= set(places) and not old.is_graph_output():
         old.const_value = tensor
         return
+    assert isinstance(old.graph, ir.Graph)
     value = graph.add_constant(old.graph, names.fresh(f"{old.name}{suffix}"), tensor)
     inherit_type(value, old)
-    node.replace_input_with(index, value)
+    value.meta[COPY] = old.name
+    for node, index in places:
+        node.replace_input_with(index, value)

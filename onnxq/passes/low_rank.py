@@ -10,12 +10,14 @@ import onnx_ir as ir
 
 from onnxq.algorithms import low_rank
 from onnxq.algorithms.low_rank import Factors
-from onnxq.encoding.lazy import Encoding
+from onnxq.encoding.lazy import Encoding, GivenTensor
+from onnxq.formats import FloatArray
 from onnxq.model import graph
 from onnxq.model.origin import STORED_TYPE
 from onnxq.model.weights import Weight
 from onnxq.passes.quantize._matmul import Product
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
+from onnxq.summaries.evidence import Layer
 
 
 def beside(p: Product, y: ir.Value, encoding: Encoding, rank: int, constants: WeightForms, k_axis: int) -> ir.Value:
@@ -50,6 +52,23 @@ def onto(x: ir.Value, weight: Weight, encoding: Encoding, rank: int, constants: 
     return _after(added, "Add", (x, added), constants)
 
 
+def added(weight: Weight, q: FloatArray, rank: int, layer: Layer | None) -> FloatArray | None:
+    """What a `rank` beside the codes of a weight adds to them; None: nothing can.
+
+    Args:
+        q: what the codes say, in the weight's own shape.
+        layer: what data say of its layer.
+    """
+    if not weight.is_matrix:
+        return None
+    by_inputs = weight.node.op_type != "Conv" and weight.role.contraction == 0
+    numbers = np.asarray(weight.tensor.numpy(), np.float32), q
+    w, codes = (x if by_inputs else x.reshape(len(x), -1).T for x in numbers)
+    factors = low_rank.reconstruction(w, codes, min(rank, *w.shape), layer)
+    product = factors.a @ factors.b
+    return product if by_inputs else product.T.reshape(q.shape)
+
+
 def _after(last: ir.Value, op_type: str, inputs: tuple[ir.Value, ...], constants: WeightForms) -> ir.Value:
     """The output of a new node behind the one that makes `last`."""
     before = last.producer()
@@ -77,7 +96,8 @@ def _factors(
         lies: the axis of the inputs in the weight as it is encoded; whether A and B are to be transposed.
     """
     (k, n), (k_axis, turned) = sizes, lies
-    layer, rank = constants.layer(weight), min(rank, k, n)
+    is_known = isinstance(encoding.tensor, GivenTensor) and encoding.tensor.beside is not None
+    layer, rank = None if is_known else constants.layer(weight), min(rank, k, n)
 
     @functools.cache
     def found() -> Factors:

@@ -34,8 +34,9 @@ def scale_channels(model: ir.Model, factors: Mapping[ChannelPlace, NDArray[np.fl
 
 
 def _scale(node: ir.Node, scaled: Scaled, factors: NDArray, names: Names) -> None:
-    tensor = graph.constant(node.inputs[scaled.index])
-    assert tensor is not None
+    old = node.inputs[scaled.index]
+    tensor = graph.constant(old)
+    assert old is not None and tensor is not None
     repeated, axis, rank = np.repeat(factors, scaled.repeats), scaled.axis, len(tensor.shape)
     along = repeated.reshape([-1 if i == axis else 1 for i in range(rank)])
-    renew(node, scaled.index, graph.lazily(tensor, lambda w: w * along), "_scaled", names)
+    renew(old, [(node, scaled.index)], graph.lazily(tensor, lambda w: w * along), "_scaled", names)

@@ -24,7 +24,7 @@ def unshare(model: ir.Model, plan: Plan, names: Container[str]) -> ir.Model:
         if key in known:
             node.replace_input_with(index, known[key])
         elif not is_first:
-            renew(node, index, weight.tensor, "_again", fresh)
+            renew(weight.value, [(node, index)], weight.tensor, "_again", fresh)
         value = node.inputs[index]
         assert value is not None
         known[key] = value

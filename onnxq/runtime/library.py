@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,7 @@ def _tried(providers: Sequence[Any] | None, available: Sequence[str]) -> list[li
         name = each[0] if isinstance(each, tuple) and len(each) == 2 else each
         if name not in available:
             raise BadRecipe(f"there is no provider {name!r} in this onnxruntime; it has {', '.join(available)}")
-        if each is not name and not isinstance(each[1], Mapping):
+        if each is not name and not isinstance(each[1], dict):
             raise BadRecipe(f"the options of {name} are of type {type(each[1]).__name__}, not a dict")
     return [named]
 

@@ -86,7 +86,7 @@ def _place(student: Student, weight: Weight) -> Place | None:
 def _is_by_channel(weight: LearnedWeight, channel: int) -> bool:
     """Whether each output channel has scales of its own, which learn."""
     how, dimensions, axis = weight.start.granularity, weight.place.dim(), weight.axis(channel)
-    if not weight.stretch.requires_grad or how.axis is None or axis is None:
+    if not weight.stretch.requires_grad or weight.beside is not None or how.axis is None or axis is None:
         return False
     is_own = how.axis % dimensions == axis
     return is_own if how.block is None else not is_own and weight.stretch.dim() == dimensions

@@ -75,6 +75,7 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         start: the codes to start from, in whatever shape the file has them.
         w: the float weight.
         is_turned: the codes are those of the transpose of a matrix.
+        beside: what is added to them and stays, of the weight's shape; None: nothing is.
         moves: how far codes may move from where the float weight lies, in steps; None: as far as they like.
         scales: whether scales are learned.
 
@@ -91,12 +92,15 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         codes: bool,
         scales: bool,
         is_turned: bool = False,
+        beside: NDArray | None = None,
     ) -> None:
         super().__init__()
         if not can_learn(start):
             raise ValueError(f"codes of {start.format.name} cannot be learned")
         self.start, self.moves, self.dtype = start, moves, torch.from_numpy(w[:0]).dtype
         self.shape, self.is_turned = w.shape, is_turned
+        w = w if beside is None else w - beside
+        self.register_buffer("beside", None if beside is None else torch.from_numpy(np.array(beside, np.float32)))
         lying = torch.from_numpy(np.array(w.T if is_turned else w, np.float32, order="C")).reshape(start.shape)
         assert start.scales is not None
         self.half = start.scales.dtype == np.float16
@@ -143,10 +147,12 @@ class LearnedWeight(torch.nn.Module):  # type: ignore[misc]
         return _Half.apply(found) if self.half else found
 
     def forward(self, _: Any = None) -> Tensor:
-        w = self._weight().to(self.dtype)
-        if w.shape == self.shape and not self.is_turned:
-            return w
-        return w.reshape(self.shape[::-1]).T if self.is_turned else w.reshape(self.shape)
+        w = self._weight()
+        if self.is_turned:
+            w = w.reshape(self.shape[::-1]).T
+        elif w.shape != self.shape:
+            w = w.reshape(self.shape)
+        return (w if self.beside is None else w + self.beside).to(self.dtype)
 
     def axis(self, axis: int) -> int | None:
         """Of the codes, the one that is this axis of the weight; None: none of them is."""

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 
 from onnxq.encoding.lazy import Encoding, FlatGivenTensor, GivenTensor, unflattened
 from onnxq.job import Job
 from onnxq.model import graph
-from onnxq.model.origin import identity
-from onnxq.model.weights import find_weights
+from onnxq.model.origin import COPY, identity
+from onnxq.model.weights import Weight, find_weights
+from onnxq.passes import low_rank
 from onnxq.passes.encodings import encodings
 from onnxq.passes.fold_alpha import fold_alpha
 from onnxq.passes.unshare import unshare
@@ -64,11 +66,11 @@ class Student:
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
         coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
-        job = dataclasses.replace(job, model=fold_alpha(job.model, coded))
+        job = _with(job, fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
         found = _encoded(job, plan, ranges)
         if several := {name for name, forms in found.items() if len(forms) > 1}:
-            job = dataclasses.replace(job, model=unshare(job.model, reconciled(plan, job.model), several))
+            job = _with(job, unshare(job.model, reconciled(plan, job.model), several))
             found = _encoded(job, plan, ranges)
         self.job = job
         self.module = GraphModule(job.model)
@@ -90,14 +92,15 @@ class Student:
             "moves": None if "weights" in self.learn else NEIGHBOURS,
             "scales": "scales" in self.learn,
         }
-        tied = self._tied(found)
+        tied, ranks = self._tied(found), self._ranks()
         for name, several in found.items():
             parameter = self.module.weights.get(name)
             start, is_turned = several[0].result(), several[0].is_turned
             if parameter is None or parameter.numel() != start.codes.size:
                 self.frozen[name] = "it is another tensor in the file"
                 continue
-            made = None
+            seen, made = unflattened(start.dequantize(), tuple(parameter.shape), is_turned=is_turned), None
+            beside = self._beside(ranks[name], seen) if name in ranks else None
             if len(several) > 1 or name in tied:
                 self.frozen[name] = "it has several forms in the file"
             elif start.scales is None:  # float16 or bfloat16
@@ -105,13 +108,26 @@ class Student:
             elif not can_learn(start):
                 self.frozen[name] = f"codes of {start.format.name} are not learned"
             else:
-                made = LearnedWeight(start, parameter.detach().numpy(), is_turned=is_turned, **how)
+                w = parameter.detach().numpy()
+                made = LearnedWeight(start, w, is_turned=is_turned, beside=beside, **how)
                 self.weights[name] = made
                 self.module.attach(f"weight {name}", made)
                 self.module.read_instead[name] = made
             if made is None:  # what is frozen is seen as the file has it
-                seen = unflattened(start.dequantize(), tuple(parameter.shape), is_turned=is_turned)
-                parameter.data = torch.from_numpy(seen).to(parameter.dtype)
+                parameter.data = torch.from_numpy(seen if beside is None else seen + beside).to(parameter.dtype)
+
+    def _ranks(self) -> dict[str, tuple[Weight, int]]:
+        """Weights beside whose codes there are two thin matrices, of which rank."""
+        found = {}
+        for weight in find_weights(self.job.model):
+            choice = self.plan.choices.get(weight.node.name or "")
+            if choice is not None and (rank := choice.rank_by(self.job.recipe)):
+                found[weight.value.name or ""] = weight, rank
+        return found
+
+    def _beside(self, ranked: tuple[Weight, int], seen: NDArray) -> NDArray | None:
+        weight, rank = ranked
+        return low_rank.added(weight, seen, rank, self.job.evidence.get(weight.value.name or ""))
 
     def _tied(self, encoded: Container[str]) -> set[str]:
         """Tables and their transposes that are both encoded: codes that learned apart could not be shared."""
@@ -201,6 +217,16 @@ class Student:
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
+def _with(job: Job, model: ir.Model) -> Job:
+    """The job with a model in which some weights are copies of others, of whose layers the same is known."""
+    evidence = dict(job.evidence)
+    for body in graph.graphs(model):
+        for name, value in body.initializers.items():
+            if (of := value.meta.get(COPY)) in evidence:
+                evidence[name] = evidence[of]
+    return dataclasses.replace(job, model=model, evidence=evidence)
+
+
 def _encoded(job: Job, plan: Plan, ranges: Ranges) -> dict[str, list[Encoding]]:
     """By name of a weight, the forms that it will have."""
     names = {name for body in graph.graphs(job.model) for name in body.initializers}
@@ -208,11 +234,14 @@ def _encoded(job: Job, plan: Plan, ranges: Ranges) -> dict[str, list[Encoding]]:
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor | FlatGivenTensor:
-    made, half, shape = weight.result(), weight.half, tuple(tensor.shape.numpy())
+    made, shape = weight.result(), tuple(tensor.shape.numpy())
+    beside = None if weight.beside is None else weight.beside.cpu().numpy()
     if weight.is_turned or made.shape != shape:
-        return FlatGivenTensor(lambda: made, shape, tensor.dtype, is_turned=weight.is_turned, half_scales=half)
+        return FlatGivenTensor(
+            lambda: made, shape, tensor.dtype, is_turned=weight.is_turned, half_scales=weight.half, beside=beside
+        )
     form = (made.format, made.granularity)
-    return GivenTensor(lambda: made, shape, tensor.dtype, half_scales=half, form=form)
+    return GivenTensor(lambda: made, shape, tensor.dtype, half_scales=weight.half, form=form, beside=beside)
 
 
 def kinds_of(model: ir.Model) -> dict[str, str]:

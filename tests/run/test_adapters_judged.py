@@ -14,7 +14,7 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData, BadOutput, BadRecipe
+from onnxq.errors import BadData, BadOutput, BadRecipe, CheckFailed
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
 from onnxq.runtime.session import Session
@@ -139,6 +139,17 @@ def test_a_step_of_parts_has_the_gradient_of_all_labels_that_count(tmp_path: Pat
     torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
     for found, other in zip(parts.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(found.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_where_no_look_sees_a_number_nothing_is_written(tmp_path: Path) -> None:
+    base, x = adapters.quantized(tmp_path), tiny.normal(COUNT, adapters.WIDTH, seed=3)
+    x[JUDGES[1]] = np.nan
+    np.savez(tmp_path / "d.npz", x=x, t=classes())
+    with pytest.raises(
+        CheckFailed, match=r"the loss is no number on the samples held back, in \d+ looks: nothing says"
+    ):
+        train(base)
+    assert not (tmp_path / "out.onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from onnxq import formats, pipeline
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.plan import Plan
-from onnxq.recipe import Recipe
+from onnxq.recipe import Recipe, Rule
 from onnxq.request import Learned
 from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import Ranges
@@ -46,6 +46,11 @@ LAYERS = {
         "g (float[N, 64] x) => (float[N, 64] y) { h = Gemm<alpha=0.25>(x, w, b) r = Relu(h) y = MatMul(r, w) }",
         BIASED,
     ),
+    "alpha of all readers": (
+        "g (float[N, 64] x) => (float[N, 64] y)"
+        " { h = Gemm<alpha=0.25>(x, w, b) r = Relu(h) y = Gemm<alpha=0.25>(r, w) }",
+        BIASED,
+    ),
     "both ways": (
         "g (float[N, 64] x) => (float[N, 64] y)"
         " { h = Gemm(x, w, b) r = Relu(h) s = Gemm<transB=1>(r, w) t = Relu(s) y = MatMul(t, w) }",
@@ -64,7 +69,9 @@ LAYERS = {
 }
 
 
-def written(name: str, recipe: str, target: str, folder: Path) -> tuple[NDArray, NDArray, Student]:
+def written(
+    name: str, recipe: str, target: str, folder: Path, rules: tuple[Rule, ...] = ()
+) -> tuple[NDArray, NDArray, Student]:
     """What a student computes whose scales have moved, and the file that is made of it."""
     model = tiny.model(*LAYERS[name])
     for node in model.graph.node:
@@ -82,7 +89,7 @@ def written(name: str, recipe: str, target: str, folder: Path) -> tuple[NDArray,
         return student.result()
 
     out = folder / "out.onnx"
-    options = Recipe(recipe, keep_slow=True)
+    options = Recipe(recipe, rules, keep_slow=True)
     data = [{"x": row[None]} for row in x]
     pipeline.quantize(
         tiny.save(model, folder), out, options, target=target, data=data, limit=None, check=False, learn=learn
@@ -124,9 +131,35 @@ def test_codes_that_lie_otherwise_in_the_file_learn(name: str, recipe: str, tmp_
     assert (len(student.weights), student.frozen) == (2, {})
 
 
+def initializers(folder: Path) -> dict[str, NDArray]:
+    return {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(folder / "out.onnx").graph.initializer}
+
+
+def test_a_weight_that_several_read_alike_is_stored_once(tmp_path: Path) -> None:
+    _, _, student = written("alpha of all readers", "int4", "onnx", tmp_path)
+    assert list(student.weights) == ["w"]
+    assert [name for name in initializers(tmp_path) if "int4" in name] == ["w_int4"]
+
+
+def test_what_data_say_of_a_weight_they_say_of_its_copies(tmp_path: Path) -> None:
+    _, _, student = written("alpha of one reader", "int4", "onnx", tmp_path)
+    evidence = student.job.evidence
+    assert set(student.weights) == {"w", "w_alpha"} and evidence["w_alpha"] is evidence["w"]
+
+
+@pytest.mark.parametrize("name", ["oblong", "kernels", "alpha", "both ways"])
+@pytest.mark.parametrize(("word", "target"), [("int4+rank8", "ort-cpu"), ("nf4+rank8", "ort-cpu")])
+def test_what_makes_up_for_codes_stays_beside_them(name: str, word: str, target: str, tmp_path: Path) -> None:
+    seen, found, student = written(name, word.partition("+")[0], target, tmp_path, (Rule(word),))
+    assert tiny.sqnr(found, seen) > 35
+    assert student.weights and all(weight.beside is not None for weight in student.weights.values())
+    factors = [x for key, x in initializers(tmp_path).items() if "low_rank" in key]
+    assert len(factors) == 2 * len(student.weights) and all(x.any() for x in factors)
+
+
 def test_a_file_has_the_scales_that_were_learned_of_a_turned_matrix(tmp_path: Path) -> None:
     _, _, student = written("alpha", "nf4", "ort-cpu", tmp_path)
-    made = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    made = initializers(tmp_path)
     for name, weight in student.weights.items():
         learned = weight.scales.detach().numpy()
         assert np.array_equal(made[f"{name}_absmax"], learned.reshape(-1))

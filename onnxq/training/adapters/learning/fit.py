@@ -12,7 +12,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from onnxq.boundary import require_types
-from onnxq.errors import BadModel, BadRecipe, CheckFailed, OutOfMemory, first_line
+from onnxq.errors import BadModel, BadRecipe, CheckFailed, OutOfMemory, amount, first_line
 from onnxq.files import limits
 from onnxq.progress import Progress
 from onnxq.runtime.session import Feed
@@ -185,6 +185,11 @@ class Fit:
                 save()
             raise
         assert state.best is not None
+        if state.least == LARGEST:
+            raise CheckFailed(
+                f"the loss is no number on the samples held back, in {amount(len(state.losses), 'look')}: nothing says "
+                "what was best"
+            )
         if not self.updates:
             raise nothing_counts("to learn from")
         self.adapted.put(state.best)
@@ -270,7 +275,7 @@ class Fit:
         if self.state.skipped < min(MOST_SKIPPED, self.steps):
             return
         raise CheckFailed(
-            f"training stopped at step {self.state.step}: {self.state.skipped} losses in a row are no numbers, "
+            f"training stopped at step {self.state.step + 1}: {self.state.skipped} losses in a row are no numbers, "
             f"{self._culprit(feed)}; give a lower --rate, or look at the samples"
         )
 

@@ -78,7 +78,7 @@ class ByLabels:
         name = next((name for name, count in places.items() if count == labels.size), order[0])
         found = outputs[name]
         if places[name] != labels.size:
-            shapes = f"{labels.shape}, output '{name}' is {tuple(found.shape)}"
+            shapes = f"{np.shape(batch[self.name])}, output '{name}' is {tuple(found.shape)}"
             raise BadData(f"the labels '{self.name}' of a batch are {shapes}")
         if not is_class:
             wanted = torch.from_numpy(fitting(labels, np.float32, self.name)).to(found.device)
