@@ -10,9 +10,10 @@ from onnxq.model.graph import Names
 from onnxq.model.origin import renew
 from onnxq.model.weights import Weight, find_weights
 from onnxq.plan import Plan
+from onnxq.recipe import Recipe
 
 
-def unshare(model: ir.Model, plan: Plan, names: Container[str]) -> ir.Model:
+def unshare(model: ir.Model, plan: Plan, recipe: Recipe, names: Container[str]) -> ir.Model:
     """A copy of `model`, which computes the same: a weight of these names is as many as it has forms in `plan`."""
     made = model.clone()
     fresh, known = Names(made), dict[tuple[str, Hashable], ir.Value]()
@@ -20,7 +21,7 @@ def unshare(model: ir.Model, plan: Plan, names: Container[str]) -> ir.Model:
         node, index, name = weight.node, weight.role.index, weight.value.name or ""
         if name not in names:
             continue
-        key, is_first = (name, _form(weight, plan)), all(name != other for other, _ in known)
+        key, is_first = (name, _form(weight, plan, recipe)), all(name != other for other, _ in known)
         if key in known:
             node.replace_input_with(index, known[key])
         elif not is_first:
@@ -31,7 +32,9 @@ def unshare(model: ir.Model, plan: Plan, names: Container[str]) -> ir.Model:
     return made
 
 
-def _form(weight: Weight, plan: Plan) -> Hashable:
-    choice = plan.choices.get(weight.node.name or "")
-    how = None if choice is None else (choice.method, choice.format, choice.block, choice.granularity)
-    return how, weight.role.contraction, weight.role.channel
+def _form(weight: Weight, plan: Plan, recipe: Recipe) -> Hashable:
+    choice, role = plan.choices.get(weight.node.name or ""), weight.role
+    if choice is None:
+        return role.contraction, role.channel
+    how = (choice.method, choice.format, choice.block, choice.granularity, choice.rank_by(recipe))
+    return *how, role.contraction, role.channel

@@ -69,8 +69,9 @@ class Student:
         job = _with(job, fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
         found = _encoded(job, plan, ranges)
-        if several := {name for name, forms in found.items() if len(forms) > 1}:
-            job = _with(job, unshare(job.model, reconciled(plan, job.model), several))
+        several = {name for forms in (found, _ranks(job, plan)) for name, each in forms.items() if len(each) > 1}
+        if several:
+            job = _with(job, unshare(job.model, reconciled(plan, job.model), job.recipe, several))
             found = _encoded(job, plan, ranges)
         self.job = job
         self.module = GraphModule(job.model)
@@ -92,15 +93,15 @@ class Student:
             "moves": None if "weights" in self.learn else NEIGHBOURS,
             "scales": "scales" in self.learn,
         }
-        tied, ranks = self._tied(found), self._ranks()
+        tied, ranks = self._tied(found), _ranks(self.job, self.plan)
         for name, several in found.items():
             parameter = self.module.weights.get(name)
-            start, is_turned = several[0].result(), several[0].is_turned
-            if parameter is None or parameter.numel() != start.codes.size:
+            if parameter is None or parameter.numel() != several[0].tensor.size:
                 self.frozen[name] = "it is another tensor in the file"
                 continue
+            start, is_turned = several[0].result(), several[0].is_turned
             seen, made = unflattened(start.dequantize(), tuple(parameter.shape), is_turned=is_turned), None
-            beside = self._beside(ranks[name], seen) if name in ranks else None
+            beside = self._beside(name, ranks.get(name, {}), seen)
             if len(several) > 1 or name in tied:
                 self.frozen[name] = "it has several forms in the file"
             elif start.scales is None:  # float16 or bfloat16
@@ -116,18 +117,12 @@ class Student:
             if made is None:  # what is frozen is seen as the file has it
                 parameter.data = torch.from_numpy(seen if beside is None else seen + beside).to(parameter.dtype)
 
-    def _ranks(self) -> dict[str, tuple[Weight, int]]:
-        """Weights beside whose codes there are two thin matrices, of which rank."""
-        found = {}
-        for weight in find_weights(self.job.model):
-            choice = self.plan.choices.get(weight.node.name or "")
-            if choice is not None and (rank := choice.rank_by(self.job.recipe)):
-                found[weight.value.name or ""] = weight, rank
-        return found
-
-    def _beside(self, ranked: tuple[Weight, int], seen: NDArray) -> NDArray | None:
-        weight, rank = ranked
-        return low_rank.added(weight, seen, rank, self.job.evidence.get(weight.value.name or ""))
+    def _beside(self, name: str, ranks: Mapping[int, Weight], seen: NDArray) -> NDArray | None:
+        """What is beside the codes of a weight, `seen` in its own shape; None: nothing is."""
+        for rank, weight in ranks.items():
+            if rank:
+                return low_rank.added(weight, seen, rank, self.job.evidence.get(name))
+        return None
 
     def _tied(self, encoded: Container[str]) -> set[str]:
         """Tables and their transposes that are both encoded: codes that learned apart could not be shared."""
@@ -231,6 +226,16 @@ def _encoded(job: Job, plan: Plan, ranges: Ranges) -> dict[str, list[Encoding]]:
     """By name of a weight, the forms that it will have."""
     names = {name for body in graph.graphs(job.model) for name in body.initializers}
     return encodings(job.rewritten(plan, ranges), names)
+
+
+def _ranks(job: Job, plan: Plan) -> dict[str, dict[int, Weight]]:
+    """By name of a weight, the ranks of what is beside its codes, each with the first who reads it so."""
+    found: dict[str, dict[int, Weight]] = {}
+    for weight in find_weights(job.model):
+        choice = plan.choices.get(weight.node.name or "")
+        rank = 0 if choice is None else choice.rank_by(job.recipe)
+        found.setdefault(weight.value.name or "", {}).setdefault(rank, weight)
+    return found
 
 
 def _given(weight: LearnedWeight, tensor: ir.TensorProtocol) -> GivenTensor | FlatGivenTensor:

@@ -157,6 +157,13 @@ def test_what_makes_up_for_codes_stays_beside_them(name: str, word: str, target:
     assert len(factors) == 2 * len(student.weights) and all(x.any() for x in factors)
 
 
+def test_a_rank_of_one_reader_is_not_that_of_another(tmp_path: Path) -> None:
+    rules = (Rule("int4+rank8", nodes="layer_h"),)
+    seen, found, student = written("alpha of all readers", "int4", "onnx", tmp_path, rules)
+    assert tiny.sqnr(found, seen) > 35
+    assert {name: weight.beside is None for name, weight in student.weights.items()} == {"w": False, "w_again": True}
+
+
 def test_a_file_has_the_scales_that_were_learned_of_a_turned_matrix(tmp_path: Path) -> None:
     _, _, student = written("alpha", "nf4", "ort-cpu", tmp_path)
     made = initializers(tmp_path)
