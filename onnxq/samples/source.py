@@ -300,6 +300,11 @@ def _is_raw(source: object) -> bool:
     return isinstance(source, (bytes, bytearray))
 
 
+def lasting(source: Any) -> Any:
+    """The same samples; those of an iterator can be gone through as often as one likes, and be opened again."""
+    return Pulled(map(_kept, source)) if isinstance(source, Iterator) else source
+
+
 def _kept(sample: object) -> object:
     """A sample whose arrays are copies: generators fill one buffer again and again, and are read ahead of the model."""
     return {key: x.copy() for key, x in _arrays(sample).items()} if isinstance(sample, Mapping) else sample

@@ -25,7 +25,7 @@ from onnxq.progress import QUIET, Progress
 from onnxq.quality.decisions import Classes
 from onnxq.recipe import Recipe
 from onnxq.request import Learned
-from onnxq.samples.source import DataSource
+from onnxq.samples.source import DataSource, lasting
 from onnxq.summaries.ranges import Ranges
 from onnxq.training import memory
 from onnxq.training.batches import Batch, Samples, open_samples
@@ -77,7 +77,7 @@ def train(
         model,
         output,
         recipe,
-        data=data,
+        data=lasting(data),  # calibration opens it, and then training
         guard=guard,
         progress=progress,
         strict=True,
@@ -130,6 +130,9 @@ class _Trainer:
             del walk
             self.history = loop.run(self.progress)
         student.module.to("cpu")
+        if student.copies:
+            several = f"{amount(student.copies, 'weight')} that nodes read in several ways"
+            notes.append(f"{several} learned in each of them, and lie in the file as often")
         return dataclasses.replace(student.result(), notes=(*notes, *self._notes(samples)))
 
     def _begin(self, walk: Walk, loop: Loop) -> Iterator[str]:

@@ -105,8 +105,9 @@ class Settings:
                 raise BadRecipe(f"--{name.replace('_', '-')}: at most {MOST:,}")
         if not self.steps and not self.block_steps:
             raise BadRecipe("--steps 0 and --block-steps 0: nothing is trained; 'onnxq quantize' does that")
-        if self.samples is not None and self.samples < 1:
-            raise BadRecipe(f"--samples {self.samples}: at least 1")
+        for name in ("samples", "memory"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BadRecipe(f"--{name} {value}: at least 1")
         if not 0 < self.rate < math.inf or not 0 < self.temperature < math.inf:
             raise BadRecipe(f"--rate {self.rate:g} and --temperature {self.temperature:g} must be above 0, and finite")
         for name, most in (("warmup", 1.0), ("clip", math.inf), ("minutes", math.inf)):

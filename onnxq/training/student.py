@@ -62,9 +62,11 @@ class Student:
             share a scale.
         sizes: of floats that may be learned, the root of the mean square that they start with.
         frozen: weights whose codes stay, with the reason.
+        copies: how many weights learn as several.
     """
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
+        there = _copied(job.model)
         coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
         job = _with(job, fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
@@ -74,6 +76,7 @@ class Student:
             job = _with(job, unshare(job.model, reconciled(plan, job.model), job.recipe, several))
             found = _encoded(job, plan, ranges)
         self.job = job
+        self.copies = len(_copied(job.model) - there)
         self.module = GraphModule(job.model)
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
@@ -210,6 +213,12 @@ class Student:
         wanted = None if names is None else set(names)
         every = self.parameters().items()
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
+
+
+def _copied(model: ir.Model) -> set[str]:
+    """Names of constants of which some readers have copies."""
+    values = (value for body in graph.graphs(model) for value in body.initializers.values())
+    return {str(value.meta[COPY]) for value in values if COPY in value.meta}
 
 
 def _with(job: Job, model: ir.Model) -> Job:

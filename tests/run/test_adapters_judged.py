@@ -14,9 +14,11 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
+import onnxq
 from onnxq.errors import BadData, BadOutput, BadRecipe, CheckFailed
 from onnxq.files.guard import Guard
 from onnxq.job import Environment
+from onnxq.recipe import Recipe, Rule
 from onnxq.runtime.session import Session
 from onnxq.samples.sampling import Sampling
 
@@ -150,6 +152,34 @@ def test_where_no_look_sees_a_number_nothing_is_written(tmp_path: Path) -> None:
     ):
         train(base)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def product(folder: Path, node: str = "MatMul(x, w)") -> Path:
+    text = f"g (float[N, 64] x) => (float[N, 64] y) {{ y = {node} }}"
+    return tiny.save(tiny.model(text, {"w": tiny.normal(64, 64)}), folder)
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "onnxq"])
+def test_reconstruction_is_of_what_a_gemm_multiplies_by(target: str, tmp_path: Path) -> None:
+    base, teacher = tmp_path / "base.onnx", product(tmp_path, "Gemm<alpha=3.0>(x, w)")
+    onnxq.quantize(teacher, base, Recipe("int4", keep_slow=True), target=target, check=False)
+    data = [{"x": tiny.normal(1, 64, seed=i)} for i in range(24)]
+    task, fit = Task({"*": 16}, teacher=teacher, initial="reconstruct"), FitOptions(steps=1, rate=1e-9)
+    done = train_adapter(base, tmp_path / "out.onnx", data, task, options=fit)
+    assert done.saved < 0.8 * done.before
+
+
+def test_bases_with_ranks_have_adapters_beside_their_own_products_alone(tmp_path: Path) -> None:
+    teacher = tiny.save(
+        tiny.model("g (float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path
+    )
+    base = tmp_path / "base.onnx"
+    onnxq.quantize(teacher, base, Recipe("int4", (Rule("int4+rank4"),), keep_slow=True), check=False)
+    data = [{"x": tiny.normal(1, 64, seed=i)} for i in range(24)]
+    task = Task({"*": 8}, teacher=teacher)
+    assert len(train_adapter(base, tmp_path / "out.onnx", data, task, options=FitOptions(steps=1)).ranks) == 1
+    with pytest.raises(BadRecipe, match="has thin matrices that make up for its codes already"):
+        train_adapter(base, tmp_path / "two.onnx", data, dataclasses.replace(task, initial="reconstruct"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from onnxq.runtime.session import Session
 from onnxq.summaries.ranges import Ranges
 
 torch = pytest.importorskip("torch")
+from onnxq.training import Settings, train  # noqa: E402
 from onnxq.training.learned import LearnedWeight  # noqa: E402
 from onnxq.training.student import Student  # noqa: E402
 
@@ -162,6 +164,24 @@ def test_a_rank_of_one_reader_is_not_that_of_another(tmp_path: Path) -> None:
     seen, found, student = written("alpha of all readers", "int4", "onnx", tmp_path, rules)
     assert tiny.sqnr(found, seen) > 35
     assert {name: weight.beside is None for name, weight in student.weights.items()} == {"w": False, "w_again": True}
+
+
+def test_samples_of_a_generator_serve_calibration_and_training(tmp_path: Path) -> None:
+    path, seen = tiny.save(tiny.model(*LAYERS["both ways"]), tmp_path), np.zeros((1, 64), np.float32)
+
+    def rows() -> Iterator[dict[str, NDArray]]:  # of one buffer that is filled again and again
+        for row in np.random.default_rng(3).standard_normal((24, 64)).astype(np.float32):
+            seen[:] = row
+            yield {"x": seen}
+
+    settings = Settings(steps=2, evaluate_every=1, batch=4, held_back=6)
+    done = [
+        train(path, tmp_path / f"{i}.onnx", "int4", data=data, settings=settings, check=False)
+        for i, data in enumerate((rows(), [{"x": each["x"].copy()} for each in rows()]))
+    ]
+    files = [onnx.load(each.output).graph.initializer for each in done]
+    assert [x.SerializeToString() for x in files[0]] == [x.SerializeToString() for x in files[1]]
+    assert any("1 weight that nodes read in several ways learned in each of them" in note for note in done[0].notes)
 
 
 def test_a_file_has_the_scales_that_were_learned_of_a_turned_matrix(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxq import targets
 from onnxq.algorithms.low_rank import Factors
-from onnxq.boundary import bounded
+from onnxq.boundary import bounded, warn
 from onnxq.checking.labeled import LabelMetric
 from onnxq.checking.logits import classes_of
 from onnxq.checking.models import Check
@@ -23,7 +23,7 @@ from onnxq.conversion.files import sign
 from onnxq.conversion.plan_codes import Codes, plan_codes
 from onnxq.conversion.proof import prove
 from onnxq.encoding.lazy import Encoding, GivenTensor
-from onnxq.errors import BadData, CheckFailed
+from onnxq.errors import BadData, CheckFailed, UnusedOption
 from onnxq.files import limits
 from onnxq.formats import QuantizedTensor
 from onnxq.job import Environment
@@ -116,6 +116,10 @@ def merge_adapter(
     target = target_of(load_model(base))
     loaded = restored(load_model(base), keeps_own=target.has_onnxq_ops)
     logits = logits or tuple(name for name, found in classes_of(loaded).items() if found.kind == "logits")
+    if metric is None and data is not None and data.source is not None:
+        warn(
+            "the samples are for a metric, and none is named: what is merged is checked on made-up inputs", UnusedOption
+        )
     scored = None if metric is None else LabelMetric(metric, data or Sampling(), logits=logits, everything=True)
     added = {name: factors for name, factors in found.factors.items() if _added(factors).any()}
     result = file_model(base)

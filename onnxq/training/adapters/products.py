@@ -7,6 +7,7 @@ input, output and sizes are known. Both carry the same node names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from onnxq.recipe import Rule
 
 #: What stands between a product and its constant where that is another's too, or stored in fewer bits.
 _BETWEEN = frozenset({"Cast", "Identity", "Transpose"})
+#: In the names of constants that make up for the codes of a weight (`passes.low_rank`).
+_THIN = re.compile(r"_low_rank_[ab](_|$)")
 #: How many product names a message lists.
 _MOST = 8
 
@@ -136,9 +139,18 @@ def products_of(model: ir.Model) -> Iterator[Product]:
         if not graph.is_op(node, "MatMul", "Gemm") or graph.attribute_int(node, "transA", 0):
             continue
         for weight in weights_of(node, least=1):
-            if weight.role.index == 1 and len(weight.shape) == 2:
+            if weight.role.index == 1 and len(weight.shape) == 2 and not _is_thin(weight):
                 k, n = weight.shape[weight.role.contraction], weight.shape[weight.role.channel]
                 yield Product(node.name or "", k, n, weight)
+
+
+def _is_thin(weight: Weight) -> bool:
+    return _THIN.search(weight.value.name or "") is not None
+
+
+def has_ranks(model: ir.Model) -> bool:
+    """Whether thin matrices stand beside codes of a restored model, and make up for them."""
+    return any(_is_thin(weight) for node in graph.nodes(model) for weight in weights_of(node, least=1))
 
 
 def matrix(weight: Weight, dtype: type[np.floating] = np.float32) -> NDArray:

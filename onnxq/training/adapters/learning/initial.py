@@ -48,7 +48,9 @@ def reconstructed(adapted: AdaptedModule, in_float: Path, samples: Callable[[], 
             source = weights.get(product.name)
             if source is None or (source.k, source.n) != (product.k, product.n):
                 raise BadModel(f"'{in_float}' has no product '{product.name}' of {product.k}×{product.n} weights")
-            w, q = matrix(source.weight), adapted.weight(product.name)
+            # What stands beside a node is not multiplied by the node's factor.
+            w = matrix(source.weight) * np.float32(source.alpha)
+            q = adapted.weight(product.name) * np.float32(product.alpha)
             rank = adapted.adapters[product.name].a.shape[1]
             gram = grams[product.name]
             factors[product.name] = qera.factors(w - q, rank, gram) if gram.any() else lqer.factors(w - q, rank)

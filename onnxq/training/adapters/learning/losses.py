@@ -79,7 +79,8 @@ class ByLabels:
         found = outputs[name]
         if places[name] != labels.size:
             shapes = f"{np.shape(batch[self.name])}, output '{name}' is {tuple(found.shape)}"
-            raise BadData(f"the labels '{self.name}' of a batch are {shapes}")
+            why = "" if is_class else "; classes are integers, and floats numbers that it is to give"
+            raise BadData(f"the labels '{self.name}' of a batch are {shapes}{why}")
         if not is_class:
             wanted = torch.from_numpy(fitting(labels, np.float32, self.name)).to(found.device)
             return functional.mse_loss(found.float(), wanted.reshape(found.shape))

@@ -37,7 +37,7 @@ from onnxq.training.adapters.learning.fit import Fit, FitOptions
 from onnxq.training.adapters.learning.initial import reconstructed
 from onnxq.training.adapters.learning.losses import ByFunction, ByLabels, ByTeacher, Loss, held_back_loss
 from onnxq.training.adapters.learning.module import AdaptedModule
-from onnxq.training.adapters.products import Product, chosen, file_model
+from onnxq.training.adapters.products import Product, chosen, file_model, has_ranks
 from onnxq.training.adapters.use import open_base
 
 #: How adapters begin.
@@ -140,6 +140,8 @@ def train_adapter(
     guard.reads(data.source if isinstance(data, Sampling) else data, task.teacher, task.loss)
     guard.watch(progress_file, "--progress")
     ranks = chosen(products, task.lora)
+    if task.initial == "reconstruct" and has_ranks(graph):
+        raise BadRecipe(f"'{base}' has thin matrices that make up for its codes already: begin with --init zeros")
     products = [product.without_numbers() for product in products if product.name in ranks]
     kept, held_back = _samples(graph, base, data, task)
     joins, loss = counts_samples(graph), _loss(graph, task)
