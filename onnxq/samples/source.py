@@ -7,7 +7,7 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -301,8 +301,9 @@ def _is_raw(source: object) -> bool:
 
 
 def lasting(source: Any) -> Any:
-    """The same samples; those of an iterator can be gone through as often as one likes, and be opened again."""
-    return Pulled(map(_kept, source)) if isinstance(source, Iterator) else source
+    """The same samples, which can be opened again: those of an iterator, or of what gives one, may come once only."""
+    is_known = isinstance(source, (str, Path, Mapping, Sized)) or callable(source)
+    return source if is_known or not isinstance(source, Iterable) else Pulled(map(_kept, source))
 
 
 def _kept(sample: object) -> object:

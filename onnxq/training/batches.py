@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from onnxq.errors import BadData
+from onnxq.errors import BadData, OutOfMemory
 from onnxq.job import Job
 from onnxq.runtime.session import Feed
 from onnxq.samples.sampling import Sampling
@@ -84,19 +85,26 @@ def batches_of(count: int, batch: int, seed: int, skipped: int = 0) -> Iterator[
             kept, step = kept[size:], step + 1
 
 
-def open_samples(job: Job, settings: Settings, teacher: GraphModule) -> Samples:
+def open_samples(job: Job, settings: Settings, teacher: GraphModule, room: float = math.inf) -> Samples:
     """The job's samples without those that are held back.
+
+    Args:
+        room: bytes that they may take.
 
     Raises:
         BadData: there are none, or they do not fit.
+        OutOfMemory: they take more.
     """
     sampling = _all_of(job, settings)
     data = sampling.open_labeled(job.model, job.path) if settings.labels else sampling.open(job.model, job.path)
     assert data is not None and job.data is not None
     kept_out = {_digest(feed, settings.labels) for feed in job.data.split(job.sampling.held_back)[1]}
     job.progress.start("reading samples", settings.samples, "samples")
-    every, held = list[Feed](), list[Feed]()
+    every, held, nbytes = list[Feed](), list[Feed](), 0
     for feed in data:
+        nbytes += sum(x.nbytes for x in feed.values())
+        if nbytes > room:  # they may have no end
+            raise OutOfMemory("the samples leave no room to train: say how many there may be, --samples")
         is_kept = _digest(feed, settings.labels) in kept_out
         (held if is_kept else every).append(feed)
         job.progress.advance(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -55,6 +56,12 @@ def require(nbytes: int, settings: Settings, device: torch.device) -> None:
     free = settings.memory if settings.memory is not None else _free(device)
     if free is not None and nbytes > free:
         raise OutOfMemory(f"training takes about {in_words(nbytes)}, and {in_words(free)} are there: {helps(settings)}")
+
+
+def room(settings: Settings) -> float:
+    """Bytes that samples may take."""
+    found = _free(torch.device("cpu")) if settings.memory is None else settings.memory
+    return math.inf if found is None else found
 
 
 def helps(settings: Settings) -> str:

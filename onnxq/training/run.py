@@ -72,12 +72,15 @@ def train(
         guard.writes(Path(settings.report), "--losses")
     if settings.checkpoint is not None:  # now, and not when all is ready to train
         guard.writes(Path(settings.checkpoint), "--checkpoint", is_checkpoint)
+    if (limit := options.get("limit")) is not None and isinstance(data, Iterator) and settings.samples is None:
+        settings = dataclasses.replace(settings, samples=limit)  # it may have no end
+    data = lasting(data)  # calibration opens it, and then training
     trainer = _Trainer(settings, guard, progress, tuple(options.get("logits", ())))
     result = pipeline.quantize(
         model,
         output,
         recipe,
-        data=lasting(data),  # calibration opens it, and then training
+        data=data,
         guard=guard,
         progress=progress,
         strict=True,
@@ -116,7 +119,7 @@ class _Trainer:
         student.module.to(device)
         student.module.pieces = settings.pieces
         _require_path(student)
-        samples = open_samples(job, settings, teacher)
+        samples = open_samples(job, settings, teacher, memory.room(settings))
         losses = _Losses(student, teacher, settings, classes_of(job.model, self._logits))
         with _as_memory(settings):
             walk = Walk(student, teacher, samples, settings)
@@ -132,7 +135,7 @@ class _Trainer:
         student.module.to("cpu")
         if student.copies:
             several = f"{amount(student.copies, 'weight')} that nodes read in several ways"
-            notes.append(f"{several} learned in each of them, and lie in the file as often")
+            notes.append(f"{several} learned in each of them: the file has one for each")
         return dataclasses.replace(student.result(), notes=(*notes, *self._notes(samples)))
 
     def _begin(self, walk: Walk, loop: Loop) -> Iterator[str]:

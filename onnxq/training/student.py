@@ -66,7 +66,7 @@ class Student:
     """
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
-        there = _copied(job.model)
+        there = _copied(job.model, {name for body in graph.graphs(job.model) for name in body.initializers})
         coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
         job = _with(job, fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
@@ -76,7 +76,6 @@ class Student:
             job = _with(job, unshare(job.model, reconciled(plan, job.model), job.recipe, several))
             found = _encoded(job, plan, ranges)
         self.job = job
-        self.copies = len(_copied(job.model) - there)
         self.module = GraphModule(job.model)
         self.weights: dict[str, LearnedWeight] = {}
         self.activations: dict[str, LearnedRange] = {}
@@ -87,6 +86,7 @@ class Student:
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
         self._add_weights(found)
+        self.copies = len(_copied(job.model, self.weights) - there)
         self._add_ranges()
         self._add_floats()
 
@@ -215,10 +215,10 @@ class Student:
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
-def _copied(model: ir.Model) -> set[str]:
-    """Names of constants of which some readers have copies."""
-    values = (value for body in graph.graphs(model) for value in body.initializers.values())
-    return {str(value.meta[COPY]) for value in values if COPY in value.meta}
+def _copied(model: ir.Model, among: Container[str]) -> set[str]:
+    """Names of constants of which some readers have copies, among these."""
+    values = [(name, value) for body in graph.graphs(model) for name, value in body.initializers.items()]
+    return {str(value.meta[COPY]) for name, value in values if COPY in value.meta and name in among}
 
 
 def _with(job: Job, model: ir.Model) -> Job:

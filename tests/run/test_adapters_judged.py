@@ -31,7 +31,7 @@ from onnxq.training.adapters.learning.fit import Fit, FitOptions  # noqa: E402
 from onnxq.training.adapters.learning.losses import ByLabels  # noqa: E402
 from onnxq.training.adapters.learning.module import AdaptedModule  # noqa: E402
 from onnxq.training.adapters.learning.train import Task, Trained, train_adapter  # noqa: E402
-from onnxq.training.adapters.products import restored  # noqa: E402
+from onnxq.training.adapters.products import has_ranks, products_of, restored  # noqa: E402
 
 torch.set_num_threads(1)
 COUNT, HELD = 40, 5
@@ -169,6 +169,24 @@ def test_reconstruction_is_of_what_a_gemm_multiplies_by(target: str, tmp_path: P
     assert done.saved < 0.8 * done.before
 
 
+def test_a_beginning_that_does_not_help_is_not_kept(tmp_path: Path) -> None:
+    base, teacher = tmp_path / "base.onnx", product(tmp_path)
+    onnxq.quantize(teacher, base, Recipe("int4", keep_slow=True), check=False)
+    other = tiny.save(
+        tiny.model(
+            "g (float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }", {"w": 5 * tiny.normal(64, 64, seed=9)}
+        ),
+        tmp_path,
+        "other.onnx",
+    )
+    x = [tiny.normal(1, 64, seed=i) for i in range(24)]
+    data = [{"x": each, "t": Session(base).run({"x": each}, ["y"])[0]} for each in x]  # what it gives already
+    task = Task({"*": 16}, "t", teacher=other, initial="reconstruct")
+    done = train_adapter(base, tmp_path / "out.onnx", data, task, options=FitOptions(steps=1, rate=1e-9))
+    assert done.after == done.before and done.losses[0] > 10 * done.before
+    assert done.saved == pytest.approx(done.before, abs=1e-3)
+
+
 def test_bases_with_ranks_have_adapters_beside_their_own_products_alone(tmp_path: Path) -> None:
     teacher = tiny.save(
         tiny.model("g (float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }", {"w": tiny.normal(64, 64)}), tmp_path
@@ -180,6 +198,18 @@ def test_bases_with_ranks_have_adapters_beside_their_own_products_alone(tmp_path
     assert len(train_adapter(base, tmp_path / "out.onnx", data, task, options=FitOptions(steps=1)).ranks) == 1
     with pytest.raises(BadRecipe, match="has thin matrices that make up for its codes already"):
         train_adapter(base, tmp_path / "two.onnx", data, dataclasses.replace(task, initial="reconstruct"))
+
+
+def test_constants_of_others_may_be_called_as_ours(tmp_path: Path) -> None:
+    constants = {
+        "fc_low_rank_a": tiny.normal(64, 32),
+        "fc_low_rank_b": tiny.normal(32, 64, seed=1),
+        "w": tiny.normal(64, 64),
+    }
+    nodes = "a = MatMul(x, fc_low_rank_a) b = MatMul(a, fc_low_rank_b) c = MatMul(x, w) y = Add(b, c)"
+    path = tiny.save(tiny.model(f"g (float[N, 64] x) => (float[N, 64] y) {{ {nodes} }}", constants), tmp_path)
+    model = restored(load_model(path))
+    assert len(list(products_of(model))) == 3 and not has_ranks(model)
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_settings_that_lead_nowhere_leave_no_checkpoint(
 
 
 def test_too_little_memory_is_told_before_it_starts(path: Path, tmp_path: Path) -> None:
-    settings = dataclasses.replace(SETTINGS, memory=1000)
+    settings = dataclasses.replace(SETTINGS, memory=100_000)
     with pytest.raises(OutOfMemory, match=r"training takes about .* --batch"):
         train(path, tmp_path / "a.onnx", "int4", data=samples(), settings=settings, check=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import tiny
 from numpy.typing import NDArray
 
 from onnxq import formats, pipeline
+from onnxq.errors import OutOfMemory
 from onnxq.formats import Granularity
 from onnxq.job import Job
 from onnxq.plan import Plan
@@ -181,7 +184,36 @@ def test_samples_of_a_generator_serve_calibration_and_training(tmp_path: Path) -
     ]
     files = [onnx.load(each.output).graph.initializer for each in done]
     assert [x.SerializeToString() for x in files[0]] == [x.SerializeToString() for x in files[1]]
-    assert any("1 weight that nodes read in several ways learned in each of them" in note for note in done[0].notes)
+    assert any(
+        "1 weight that nodes read in several ways learned in each of them: the file has one" in note
+        for note in done[0].notes
+    )
+
+
+def endless() -> Iterator[dict[str, NDArray]]:
+    rng = np.random.default_rng(3)
+    while True:
+        yield {"x": rng.standard_normal((1, 64)).astype(np.float32)}
+
+
+class Once:
+    """Gives one iterator again and again, as wrappers of loaders do."""
+
+    def __init__(self, rest: Iterator[dict[str, NDArray]]) -> None:
+        self.rest = rest
+
+    def __iter__(self) -> Iterator[dict[str, NDArray]]:
+        return self.rest
+
+
+def test_samples_without_an_end_are_limited_or_refused(tmp_path: Path) -> None:
+    path, settings = tiny.save(tiny.model(*LAYERS["both ways"]), tmp_path), Settings(steps=1, batch=4, held_back=6)
+    train(path, tmp_path / "a.onnx", "int4", data=endless(), settings=settings, limit=16, check=False)
+    some = itertools.islice(endless(), 16)
+    train(path, tmp_path / "b.onnx", "int4", data=Once(some), settings=settings, check=False)
+    few = dataclasses.replace(settings, memory=100_000)
+    with pytest.raises(OutOfMemory, match="the samples leave no room to train: say how many there may be, --samples"):
+        train(path, tmp_path / "c.onnx", "int4", data=endless, settings=few, limit=16, check=False)
 
 
 def test_a_file_has_the_scales_that_were_learned_of_a_turned_matrix(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ from onnxq.recipe import Rule
 _BETWEEN = frozenset({"Cast", "Identity", "Transpose"})
 #: In the names of constants that make up for the codes of a weight (`passes.low_rank`).
 _THIN = re.compile(r"_low_rank_[ab](_|$)")
+#: In that of the node which adds what they give.
+_ADDED = "_low_rank_added"
 #: How many product names a message lists.
 _MOST = 8
 
@@ -145,7 +147,15 @@ def products_of(model: ir.Model) -> Iterator[Product]:
 
 
 def _is_thin(weight: Weight) -> bool:
-    return _THIN.search(weight.value.name or "") is not None
+    """Whether it is one of the two matrices of a rank: their product is added to what codes make, by a node of ours."""
+    if _THIN.search(weight.value.name or "") is None:
+        return False
+    node: ir.Node | None = weight.node
+    for _ in range(2):
+        node = None if node is None else graph.only_consumer(node.outputs[0])
+        if node is not None and graph.is_op(node, "Add") and _ADDED in (node.name or ""):
+            return True
+    return False
 
 
 def has_ranks(model: ir.Model) -> bool:

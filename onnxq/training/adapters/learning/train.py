@@ -201,7 +201,7 @@ def _learn(
     """
     batches, looks, loss = judged
     fit = Fit(adapted, loss, batches, looks, options)
-    before = fit.loss_on(looks.all())
+    before, none = fit.loss_on(looks.all()), adapted.adapter()
     if keeper is not None and keeper[0].exists():
         resume.load(keeper[0], fit, keeper[1])
     elif task.initial == "reconstruct":
@@ -210,6 +210,9 @@ def _learn(
         adapted.put(reconstructed(adapted, task.teacher, lambda: _few(adapted, batches)))
     fit.run(progress, lambda: None if keeper is None else resume.save(keeper[0], fit, keeper[1]))
     after = fit.loss_on(looks.all())
+    if after > before:  # what makes up for codes may not suit these samples
+        adapted.put(none)
+        after = before
     idle = tuple(name for name in adapted.adapters if name not in fit.reached) if fit.reached else ()
     left_out = fit.state.step - fit.updates
     return _Learned(adapted.adapter(), before, after, dict(fit.state.losses), idle, left_out, adapted.packed_bytes)
