@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 #: What files hold.
 _ATOMS = (int, float, str)
-#: Sequences that do not run anybody's code.
+#: Sequences of anything that do not run anybody's code; and all that do not.
 _LISTS = (list, tuple, deque, array)
 _PLAIN = (*_LISTS, range, bytes, bytearray, memoryview)
 #: Bytes of address space with which nothing works: the modules of one command take more.

@@ -19,6 +19,9 @@ from onnxq.passes.quantize._matmul import Product
 from onnxq.passes.quantize._weight_forms import WeightForms, owner_of
 from onnxq.summaries.evidence import Layer
 
+#: How constants of A and B are called, behind the name of their weight; and in nodes, what adds x · A · B.
+A, B, ADDED = "_low_rank_a", "_low_rank_b", "_low_rank_added"
+
 
 def beside(p: Product, y: ir.Value, encoding: Encoding, rank: int, constants: WeightForms, k_axis: int) -> ir.Value:
     """`y` = x · W, and where there is a `rank` + (x · A) · B.
@@ -33,21 +36,19 @@ def beside(p: Product, y: ir.Value, encoding: Encoding, rank: int, constants: We
     for factor in (a, b):
         name = constants.names.fresh(f"{p.node.name}_low_rank")
         added = graph.add_node(p.node, "MatMul", [added, factor], name, name)
-    name = constants.names.fresh(f"{p.node.name}_low_rank_added")
+    name = constants.names.fresh(f"{p.node.name}{ADDED}")
     return graph.add_node(p.node, "Add", [y, added], name, name)
 
 
 def onto(x: ir.Value, weight: Weight, encoding: Encoding, rank: int, constants: WeightForms) -> ir.Value:
     """`x`, the weight as it is unpacked when the model is loaded, and where there is a `rank` + A · B, added then."""
-    shape, is_kernel = weight.shape, weight.node.op_type == "Conv"
     if not rank or not weight.is_matrix:
         return x
-    k_axis = 1 if is_kernel else weight.role.contraction
-    k, n = (shape[0], shape[1]) if k_axis == 0 else (math.prod(shape[1:]), shape[0])
-    factors = _factors(weight.value, encoding, (k, n), (k_axis, k_axis == 1), rank, constants, weight.tensor.dtype)
+    k_axis, sizes = _lies(weight)
+    factors = _factors(weight.value, encoding, sizes, (k_axis, k_axis == 1), rank, constants, weight.tensor.dtype)
     added = _after(x, "MatMul", factors if k_axis == 0 else factors[::-1], constants)
-    if is_kernel:
-        size = constants.array(owner_of(weight.value), "shape_onnxq", np.array(shape, np.int64))
+    if weight.node.op_type == "Conv":
+        size = constants.array(owner_of(weight.value), "shape_onnxq", np.array(weight.shape, np.int64))
         added = _after(added, "Reshape", (added, size), constants)
     return _after(added, "Add", (x, added), constants)
 
@@ -61,12 +62,23 @@ def added(weight: Weight, q: FloatArray, rank: int, layer: Layer | None) -> Floa
     """
     if not weight.is_matrix:
         return None
-    by_inputs = weight.node.op_type != "Conv" and weight.role.contraction == 0
-    numbers = np.asarray(weight.tensor.numpy(), np.float32), q
-    w, codes = (x if by_inputs else x.reshape(len(x), -1).T for x in numbers)
-    factors = low_rank.reconstruction(w, codes, min(rank, *w.shape), layer)
+    k_axis, sizes = _lies(weight)
+    w, codes = (_by_inputs(x, sizes, k_axis) for x in (np.asarray(weight.tensor.numpy(), np.float32), q))
+    factors = low_rank.reconstruction(w, codes, min(rank, *sizes), layer)
     product = factors.a @ factors.b
-    return product if by_inputs else product.T.reshape(q.shape)
+    return product if k_axis == 0 else product.T.reshape(q.shape)
+
+
+def _lies(weight: Weight) -> tuple[int, tuple[int, int]]:
+    """The axis of the inputs of a matrix or kernel, all numbers of a kernel for an output being one; and K and N."""
+    shape = weight.shape
+    k_axis = 1 if weight.node.op_type == "Conv" else weight.role.contraction
+    return k_axis, (shape[0], shape[1]) if k_axis == 0 else (math.prod(shape[1:]), shape[0])
+
+
+def _by_inputs(x: FloatArray, sizes: tuple[int, int], k_axis: int) -> FloatArray:
+    """[K, N]"""
+    return x.reshape(sizes) if k_axis == 0 else x.reshape(sizes[::-1]).T
 
 
 def _after(last: ir.Value, op_type: str, inputs: tuple[ir.Value, ...], constants: WeightForms) -> ir.Value:
@@ -102,7 +114,7 @@ def _factors(
     @functools.cache
     def found() -> Factors:
         numbers = np.asarray(encoding.tensor.numpy(), np.float32), encoding.result().dequantize()
-        w, q = (x.reshape(k, n) if k_axis == 0 else x.reshape(n, k).T for x in numbers)
+        w, q = (_by_inputs(x, sizes, k_axis) for x in numbers)
         return low_rank.reconstruction(w, q, rank, layer)
 
     def made(suffix: str, part: int, shape: tuple[int, int]) -> ir.Value:
@@ -117,4 +129,4 @@ def _factors(
             value.meta[STORED_TYPE] = ir.DataType.FLOAT16
         return value
 
-    return made("_low_rank_a", 0, (k, rank)), made("_low_rank_b", 1, (rank, n))
+    return made(A, 0, (k, rank)), made(B, 1, (rank, n))

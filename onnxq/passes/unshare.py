@@ -16,19 +16,19 @@ from onnxq.recipe import Recipe
 def unshare(model: ir.Model, plan: Plan, recipe: Recipe, names: Container[str]) -> ir.Model:
     """A copy of `model`, which computes the same: a weight of these names is as many as it has forms in `plan`."""
     made = model.clone()
-    fresh, known = Names(made), dict[tuple[str, Hashable], ir.Value]()
+    fresh, known = Names(made), dict[str, dict[Hashable, ir.Value]]()
     for weight in list(find_weights(made)):
         node, index, name = weight.node, weight.role.index, weight.value.name or ""
         if name not in names:
             continue
-        key, is_first = (name, _form(weight, plan, recipe)), all(name != other for other, _ in known)
-        if key in known:
-            node.replace_input_with(index, known[key])
-        elif not is_first:
+        forms, form = known.setdefault(name, {}), _form(weight, plan, recipe)
+        if form in forms:
+            node.replace_input_with(index, forms[form])
+        elif forms:
             renew(weight.value, [(node, index)], weight.tensor, "_again", fresh)
         value = node.inputs[index]
         assert value is not None
-        known[key] = value
+        forms[form] = value
     return made
 
 

@@ -268,7 +268,7 @@ def _from_python(
         samples: Iterable[object] = ()
     else:
         with failing(name):
-            samples = list(source) if isinstance(source, (list, tuple)) else Pulled(map(_kept, source))
+            samples = list(source) if isinstance(source, (list, tuple)) else _pulled(source)
 
     def samples_of() -> Iterator[Read]:
         with failing(name):
@@ -303,7 +303,12 @@ def _is_raw(source: object) -> bool:
 def lasting(source: Any) -> Any:
     """The same samples, which can be opened again: those of an iterator, or of what gives one, may come once only."""
     is_known = isinstance(source, (str, Path, Mapping, Sized)) or callable(source)
-    return source if is_known or not isinstance(source, Iterable) else Pulled(map(_kept, source))
+    return source if is_known or not isinstance(source, Iterable) else _pulled(source)
+
+
+def _pulled(source: Iterable[Any]) -> Pulled[Any]:
+    """Copies of the samples, once."""
+    return source if isinstance(source, Pulled) else Pulled(map(_kept, source))
 
 
 def _kept(sample: object) -> object:

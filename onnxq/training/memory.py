@@ -53,14 +53,14 @@ def require(nbytes: int, settings: Settings, device: torch.device) -> None:
     Raises:
         OutOfMemory: there is not so much; the sentence says which setting helps.
     """
-    free = settings.memory if settings.memory is not None else _free(device)
-    if free is not None and nbytes > free:
+    free = room(settings, device)
+    if nbytes > free:
         raise OutOfMemory(f"training takes about {in_words(nbytes)}, and {in_words(free)} are there: {helps(settings)}")
 
 
-def room(settings: Settings) -> float:
-    """Bytes that samples may take."""
-    found = _free(torch.device("cpu")) if settings.memory is None else settings.memory
+def room(settings: Settings, device: torch.device = torch.device("cpu")) -> float:  # noqa: B008
+    """Bytes that training may take, all if nothing tells."""
+    found = _free(device) if settings.memory is None else settings.memory
     return math.inf if found is None else found
 
 
@@ -85,6 +85,6 @@ def _free(device: torch.device) -> int | None:
     return None if found is None else int(found) * 1024
 
 
-def in_words(nbytes: int) -> str:
+def in_words(nbytes: float) -> str:
     """Bytes as people read them."""
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"

@@ -66,7 +66,7 @@ class Student:
     """
 
     def __init__(self, job: Job, plan: Plan, ranges: Ranges, learn: Iterable[str]) -> None:
-        there = _copied(job.model, {name for body in graph.graphs(job.model) for name in body.initializers})
+        there = _copied(job.model, _initializers(job.model))
         coded = {name for name, choice in plan.choices.items() if choice.method not in (Method.KEEP, Method.HALF)}
         job = _with(job, fold_alpha(job.model, coded))
         self.plan, self.ranges, self.learn = plan, ranges, set(learn)
@@ -177,7 +177,7 @@ class Student:
     def result(self) -> Learned:
         """The model with what was learned."""
         model = self.job.model.clone()
-        values = {name: value for body in graph.graphs(model) for name, value in body.initializers.items()}
+        values = _initializers(model)
         for name, weight in self.weights.items():
             value = values[name]
             assert value.const_value is not None
@@ -215,26 +215,28 @@ class Student:
         return ((f"{kind}/{name}", x) for kind, each in every for name, x in each if wanted is None or name in wanted)
 
 
+def _initializers(model: ir.Model) -> dict[str, ir.Value]:
+    return {name: value for body in graph.graphs(model) for name, value in body.initializers.items()}
+
+
 def _copied(model: ir.Model, among: Container[str]) -> set[str]:
     """Names of constants of which some readers have copies, among these."""
-    values = [(name, value) for body in graph.graphs(model) for name, value in body.initializers.items()]
+    values = _initializers(model).items()
     return {str(value.meta[COPY]) for name, value in values if COPY in value.meta and name in among}
 
 
 def _with(job: Job, model: ir.Model) -> Job:
     """The job with a model in which some weights are copies of others, of whose layers the same is known."""
     evidence = dict(job.evidence)
-    for body in graph.graphs(model):
-        for name, value in body.initializers.items():
-            if (of := value.meta.get(COPY)) in evidence:
-                evidence[name] = evidence[of]
+    for name, value in _initializers(model).items():
+        if (of := value.meta.get(COPY)) in evidence:
+            evidence[name] = evidence[of]
     return dataclasses.replace(job, model=model, evidence=evidence)
 
 
 def _encoded(job: Job, plan: Plan, ranges: Ranges) -> dict[str, list[Encoding]]:
     """By name of a weight, the forms that it will have."""
-    names = {name for body in graph.graphs(job.model) for name in body.initializers}
-    return encodings(job.rewritten(plan, ranges), names)
+    return encodings(job.rewritten(plan, ranges), _initializers(job.model))
 
 
 def _ranks(job: Job, plan: Plan) -> dict[str, dict[int, Weight]]:

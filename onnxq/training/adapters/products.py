@@ -24,7 +24,7 @@ from onnxq.model import graph
 from onnxq.model.load import load_model
 from onnxq.model.origin import RESTORED, STORED_TYPE
 from onnxq.model.weights import Weight, weights_of
-from onnxq.passes import prepare
+from onnxq.passes import low_rank, prepare
 from onnxq.passes.normalize.drop_initializer_inputs import DropInitializerInputs
 from onnxq.passes.normalize.fold_constants import FoldConstants
 from onnxq.passes.normalize.unique_names import UniqueNames
@@ -33,10 +33,8 @@ from onnxq.recipe import Rule
 
 #: What stands between a product and its constant where that is another's too, or stored in fewer bits.
 _BETWEEN = frozenset({"Cast", "Identity", "Transpose"})
-#: In the names of constants that make up for the codes of a weight (`passes.low_rank`).
-_THIN = re.compile(r"_low_rank_[ab](_|$)")
-#: In that of the node which adds what they give.
-_ADDED = "_low_rank_added"
+#: In the names of constants that make up for the codes of a weight.
+_THIN = re.compile(f"({low_rank.A}|{low_rank.B})(_|$)")
 #: How many product names a message lists.
 _MOST = 8
 
@@ -153,7 +151,7 @@ def _is_thin(weight: Weight) -> bool:
     node: ir.Node | None = weight.node
     for _ in range(2):
         node = None if node is None else graph.only_consumer(node.outputs[0])
-        if node is not None and graph.is_op(node, "Add") and _ADDED in (node.name or ""):
+        if node is not None and graph.is_op(node, "Add") and low_rank.ADDED in (node.name or ""):
             return True
     return False
 

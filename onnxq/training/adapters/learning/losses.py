@@ -78,7 +78,7 @@ class ByLabels:
         name = next((name for name, count in places.items() if count == labels.size), order[0])
         found = outputs[name]
         if places[name] != labels.size:
-            shapes = f"{np.shape(batch[self.name])}, output '{name}' is {tuple(found.shape)}"
+            shapes = f"{labels.shape}, output '{name}' is {tuple(found.shape)}"
             why = "" if is_class else "; classes are integers, and floats numbers that it is to give"
             raise BadData(f"the labels '{self.name}' of a batch are {shapes}{why}")
         if not is_class:
